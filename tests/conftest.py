@@ -134,7 +134,7 @@ def no_tables(shipped: Path) -> Iterator[None]:
 @pytest.fixture
 def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is writing the files that are read here, so a reader of a bad one does not wait for the rest of it."""
-    monkeypatch.setattr(unfinished, "_PAUSE_S", 0)
+    monkeypatch.setattr(unfinished, "_UNFINISHED_PAUSE_S", 0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 README = ROOT / "README.md"
+COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 
 _FENCE = re.compile(
     r"(?:^ *<!-- (?P<mark>[^\n]+) -->\n)?^(?P<margin> *)```(?P<kind>\w*)\n(?P<text>.*?)^(?P=margin)```$",

@@ -21,7 +21,7 @@ from diode_lut.cli.output import CHANGES, Bars, Minutes, say
 from diode_lut.errors import install_command
 from diode_lut.process import documents_directory
 from tests.commands import call
-from tests.documents import README
+from tests.documents import COMMANDS_PAGE
 
 ROOT = Path(diode_lut.__file__).parent.parent
 Write = Callable[..., Path]
@@ -40,8 +40,8 @@ def test_the_overview_has_every_command_in_its_group() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_names_its_documentation(name: str) -> None:
-    """It ends with the file and the section, which README.md links to as well."""
-    link = re.search(rf"^\| \[`{name}`\]\(docs/(\S+)\) \|", README.read_text(), flags=re.MULTILINE)
+    """It ends with the file and the section, which docs/commands.md links to as well."""
+    link = re.search(rf"^\| \[`{name}`\]\((\S+)\) \|", COMMANDS_PAGE.read_text(), flags=re.MULTILINE)
     assert link is not None
     shown = call(name, "--help").stdout
     assert shown.endswith(f"\n  Documentation: {documents_directory()}/{link[1]}\n")
@@ -155,7 +155,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: pytest.Captu
 def test_the_command_that_installs_works_where_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a clone it names the clone, elsewhere the packages that the installation needs: no registry has diode_lut."""
     assert install_command("torch") == f"pip install '{ROOT}[torch]'"
-    monkeypatch.setattr(errors, "__file__", str(tmp_path / "diode_lut" / "domain" / "errors.py"))
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "diode_lut" / "errors.py"))
     try:
         requires("diode-lut")
     except PackageNotFoundError:

@@ -56,6 +56,6 @@ def test_digest_of_the_code(tmp_path: Path) -> None:
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
 
     assert digest() == digest() == own_code.code_digest()
-    with (copy / "inductor" / "callers.py").open("a", encoding="utf-8") as module:
+    with (copy / "hook" / "callers.py").open("a", encoding="utf-8") as module:
         module.write("# better\n")
     assert digest() != own_code.code_digest()

@@ -252,7 +252,7 @@ def paste_installs(name: str, patch: pytest.MonkeyPatch, _log: pytest.LogCapture
     clone = Path.cwd() / name
     clone.mkdir()
     (clone / "pyproject.toml").write_text("")
-    patch.setattr(errors, "__file__", str(clone / "diode_lut" / "domain" / "errors.py"))
+    patch.setattr(errors, "__file__", str(clone / "diode_lut" / "errors.py"))
     assert words_of(install_command("torch")) == ["pip", "install", f"{clone}[torch]"]
 
 

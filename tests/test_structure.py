@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "diode_lut"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-LAYERS = (
+RUNTIME = (
     "errors",
     "process",
     "problem",
@@ -29,20 +29,25 @@ LAYERS = (
     "templates",
     "table",
     "model",
-    "stand_ins",
-    "compile_check",
-    "dataset",
-    "build",
     "decide",
-    "evaluate",
-    "distill",
-    "diff",
     "receipts",
     "probe",
     "snapshot",
     "api",
     "hook",
     "startup",
+)
+"""The modules and subpackages that run in a user's program."""
+
+LAYERS = (
+    *RUNTIME,
+    "dataset",
+    "build",
+    "evaluate",
+    "diff",
+    "distill",
+    "stand_ins",
+    "compile_check",
     "doctor",
     "measure",
     "formats",
@@ -51,7 +56,7 @@ LAYERS = (
     "programs",
     "cli",
 )
-"""The modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""
+"""All modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""
 
 TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")
 """The subpackages that import torch or Triton as soon as they are imported."""
@@ -269,13 +274,26 @@ def test_only_the_registry_knows_templates() -> None:
     assert set(found) == set(NAMING_TEMPLATES)
 
 
-def test_a_class_name_means_one_thing() -> None:
-    """No two modules of diode_lut define a class of the same name, but for names that stay in their module."""
-    classes = [
-        (node.name, name_of(path)) for path in MODULES for node in parse(path).body if isinstance(node, ast.ClassDef)
-    ]
-    places = {name: [path for each, path in classes if each == name] for name, _ in classes}
-    assert {name: found for name, found in places.items() if len(found) > 1 and not name.startswith("_")} == {}
+def test_a_name_means_one_thing() -> None:
+    """No two modules of diode_lut give a class, or an alias of a type, the same name, private names included."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in parse(path).body:
+            if isinstance(node, ast.ClassDef) or (isinstance(node, (ast.Assign, ast.AnnAssign)) and is_alias(node)):
+                name = node.name if isinstance(node, ast.ClassDef) else ast.unparse(targets(node)[0])
+                places.setdefault(name.removeprefix("_"), []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def is_alias(node: ast.Assign | ast.AnnAssign) -> bool:
+    """Whether a statement gives a type another name: it is written as classes are, and holds no call."""
+    name = ast.unparse(targets(node)[0])
+    is_named_so = re.fullmatch(r"_?[A-Z][a-z]\w*", name) is not None and not name.isupper()
+    return is_named_so and not isinstance(node.value, (ast.Constant, ast.Dict, ast.Tuple))
 
 
 def is_record(node: ast.expr) -> bool:

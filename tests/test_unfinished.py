@@ -56,7 +56,7 @@ def test_damage_is_reported_after_one_pause(
     path.write_text("{")
     with pytest.raises(DiodeLutError):
         read(path)
-    assert pauses == [unfinished._PAUSE_S]
+    assert pauses == [unfinished._UNFINISHED_PAUSE_S]
 
 
 def test_a_file_that_stays_empty_is_damaged(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a report in README.md: of the H200's table and dataset, at 1280 pixels, with the pointer on a row.
+"""The picture of a report in docs/reviewing.md: the H200's table and dataset, at 1280 pixels, the pointer on a row.
 
 Run it with ``python tools/draw_report.py`` after a change of the page or the table; it needs Debian's Chromium.
 """

@@ -1,1 +1,1 @@
-"""A device's own table: adopting a device that has none, verifying a table, and reviewing a contributed one."""
+"""A device's own table: adopting a new device, verifying a table, and reviewing a contributed table."""

@@ -1,4 +1,4 @@
-"""Whether a GPU is fit to be measured on: what nvidia-smi says of its load, its clocks and why they are low."""
+"""Adopt a device without a table: check the machine, measure within a budget, build, and write a contribution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from diode_lut.build import BuildResult, build
-from diode_lut.contribute.verify import SAMPLE, Drift, Report, Sample, measure_drift, noise_of
+from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, measure_drift, noise_of
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
@@ -42,17 +42,17 @@ from diode_lut.table.read import read_bytes
 from diode_lut.templates.config import BASELINES
 
 MAX_UTILIZATION = 10
-"""Percent of the time in which others may use the GPU before measuring begins."""
+"""Maximum load, in percent, that others may put on the GPU before measuring begins."""
 
 MAX_SLOWED = 0.1
-"""Share of the samples in which the GPU may be slowed down by heat or power."""
+"""Maximum share of the samples in which heat or power slows down the GPU."""
 
 _SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
-"""Bits of NVML's reasons for low clocks that make times wrong. A power cap is normal under load."""
+"""The bits of NVML's reasons for low clocks that spoil times. A power cap is normal under load."""
 
 _FIELDS = ("clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu")
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The field with the bits: its name, and that in drivers before release 535."""
+"""The field with the bits: its name, and its name in drivers before release 535."""
 
 _INTERVAL_S = 2.0
 _IDLE_SAMPLES = 3
@@ -70,7 +70,7 @@ class GpuState(NamedTuple):
 
 
 def parse_sample(text: str) -> GpuState | None:
-    """A line of nvidia-smi's CSV with _FIELDS and one of _REASONS; None if it does not know one of them."""
+    """Read a line of nvidia-smi's CSV with _FIELDS and one of _REASONS. None if a field is unknown to nvidia-smi."""
     parts = [part.strip() for part in text.split(",")]
     try:
         clock, max_clock, temperature, utilization, reasons = parts
@@ -80,7 +80,7 @@ def parse_sample(text: str) -> GpuState | None:
 
 
 def busy(samples: Sequence[GpuState], processes: int | None) -> list[str]:
-    """Why measuring should not begin, as text, from samples of a GPU on which we do nothing yet."""
+    """Return the reason not to begin measuring, from samples of an idle GPU."""
     if not samples or median(sample.utilization for sample in samples) <= MAX_UTILIZATION:
         return []
     used = max(sample.utilization for sample in samples)
@@ -89,7 +89,7 @@ def busy(samples: Sequence[GpuState], processes: int | None) -> list[str]:
 
 
 def slowed(samples: Sequence[GpuState]) -> list[str]:
-    """Why times that were taken meanwhile are not to be trusted, as text."""
+    """Return the reason to distrust times, from samples taken meanwhile."""
     hit = [sample for sample in samples if any(sample.reasons & bit for bit in _SLOWDOWNS)]
     if len(hit) <= MAX_SLOWED * len(samples):
         return []
@@ -112,7 +112,7 @@ def clocks_text(samples: Sequence[GpuState]) -> str:
 
 
 class Machine:
-    """The GPU of this process, as nvidia-smi sees it; without nvidia-smi, and on a CPU, there are no samples."""
+    """The GPU of this process in nvidia-smi. Without nvidia-smi, and on a CPU, there are no samples."""
 
     def __init__(self, device: str) -> None:
         self._program = shutil.which("nvidia-smi") if device != "cpu" else None
@@ -121,7 +121,7 @@ class Machine:
         self.samples: list[GpuState] = []
 
     def faults_before(self) -> list[str]:
-        """Why measuring should not begin; takes a second."""
+        """Return the reason not to begin measuring. It takes a second."""
         samples = []
         for _ in range(_IDLE_SAMPLES):
             samples += self._sample()
@@ -170,17 +170,17 @@ class Machine:
 
 
 BATCH = 64
-"""Problems that go through all stages before the next ones do, so that a short budget has finished problems."""
+"""Number of problems that go through all stages together, so a short budget still ends with finished problems."""
 
 FIRST_BATCH = 16
-"""Problems in the first batch, from which the time for others is estimated."""
+"""Number of problems in the first batch, from which the time for others is estimated."""
 
 _MEASURING, _CHECKING = 0.75, 0.85
 """Shares of the budget after which no problem is begun, and none is measured again."""
 
 
 class Adopted(NamedTuple):
-    """What was measured and built: the files in the folder, the table as ``build`` made it, and how it was checked."""
+    """The result: the files in the folder, the table from ``build``, and its check."""
 
     hardware: Hardware
     dataset: Path
@@ -192,13 +192,13 @@ class Adopted(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """Where things are: ``timings`` is what interrupted runs continue, the rest is ready to contribute."""
+    """The files of an adoption. Interrupted runs continue ``timings``; the rest is ready to contribute."""
 
     root: Path
 
     @property
     def timings(self) -> Path:
-        """All timings, those of unfinished problems too."""
+        """The path of all timings, of unfinished problems too."""
         return self.root / "timings.msgpack"
 
     @property
@@ -228,10 +228,11 @@ def adopt(
 ) -> Adopted:
     """Measure the problems in their order within the budget, check the measurements, and build a table.
 
-    What an earlier run measured in ``root`` is not measured again. ``name`` is that of the set of problems,
-    ``measured_by`` says who measures.
-    CollectError if others use the GPU, if it was slowed down by heat or power, or if gains are not found again: then no
-    table is written. Other errors are those of ``collect`` and ``build``.
+    Measurements of an earlier run in ``root`` are kept. ``name`` is the name of the set of problems, ``measured_by``
+    the person who measures.
+
+    CollectError if others use the GPU, if heat or power slowed it down, or if gains are not found again. Then no table
+    is written. Other errors are those of ``collect`` and ``build``.
     """
     begin, folder = time.monotonic(), Folder(root)
     folder.tables.joinpath("datasets").mkdir(parents=True, exist_ok=True)
@@ -271,9 +272,9 @@ def _measure(
     device: str | None,
     report: Report,
 ) -> int:
-    """Measure batches until the deadline, and return the number of problems that are left.
+    """Measure batches until the deadline, and return the number of remaining problems.
 
-    The last batch is smaller if a whole one would take longer than the time that is left.
+    The last batch is smaller if a whole batch would take longer than the remaining time.
     """
     done, left, took = 0, 0, 0.0
     while done < len(problems) and (remaining := deadline - time.monotonic()) > 0:
@@ -300,7 +301,7 @@ def _shown(outcomes: Iterable[Outcome], report: Report) -> Iterator[Outcome]:
 
 
 def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str) -> None:
-    """Pack the timings of the problems that went through all stages: others have no careful times to build from."""
+    """Pack the timings of the problems that went through all stages. Others have no careful times to build from."""
     finished = {record.problem for record in read_dataset(timings) if record.stage == last_stage}
     if not finished:
         raise CollectError(f"{timings}: no problem went through all stages within the budget: run again to go on")
@@ -314,7 +315,7 @@ def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str)
     pack([read_dataset(timings)], path, kept, measured_by=measured_by)
 
 
-def _gains(table: Table, records: Iterable[Record]) -> Sample:
+def _gains(table: Table, records: Iterable[Record]) -> Gains:
     """Measured problems whose answer is not aten, with the measured gains, spread evenly from the largest gain down."""
     found = {
         case.problem: case.gain
@@ -345,7 +346,7 @@ _WIDTH = 120
 
 
 def complete(adopted: Adopted, folder: Folder, report: Report = lambda _: None) -> list[str]:
-    """Write model, page and README beside the table and the dataset; returns the README's figures as lines."""
+    """Write model, page and README beside the table and the dataset, and return the README's figures as lines."""
     model, figures = _distilled(adopted, report)
     file = read_bytes(adopted.table)
     table = open_table(adopted.table, file)
@@ -404,7 +405,7 @@ def _evaluated(evaluation: Evaluation) -> list[str]:
 
 
 def _distilled(adopted: Adopted, report: Report) -> tuple[Path | None, Sequence[str]]:
-    """The model, if there is one that helps, and its figures or why there is none."""
+    """Train a model, and return it with its figures, or None with the reason."""
     path = adopted.table.with_name(adopted.table.stem + ".mlp" + SUFFIX)
     path.unlink(missing_ok=True)  # an older run's, from other timings
     try:

@@ -1,4 +1,4 @@
-"""Reviewing a contributed table: whether others can rebuild it from what comes with it, and what its answers gain."""
+"""Review a contributed table: can others rebuild it from its datasets, and how much do its answers gain?"""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from diode_lut.table.format import key_text, winner_text
 from diode_lut.table.read import located, table_of
 
 REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
-"""What the provenance of a contributed table must say."""
+"""The fields that the provenance of a contributed table must have."""
 
 REQUIRED_ON_GPUS = ("triton", "driver")
-"""What it must say besides on NVIDIA's GPUs."""
+"""Further required fields for NVIDIA's GPUs."""
 
 AFTERWARDS = "afterwards"
-"""The directory of datasets that time a table's answers once more, in a later run."""
+"""The directory of datasets from a later run, which time a table's answers once more."""
 
 HELD_OUT = Split(0, 0.2)
-"""The problems that a table is not built from, to see what such a table does with problems that it has not seen."""
+"""The problems for testing a table on unseen problems. No table is built from them."""
 
 RESAMPLES = 2000
 """Draws of the bootstrap."""
 
 _SHOWN = 10
-"""Most rows that are named for not being what the datasets give."""
+"""Maximum number of differing rows to name."""
 
 NAMESPACE = "diode-lut"
-"""What a signature says that it is for."""
+"""The purpose in a signature."""
 
-Track = Callable[[Dataset], Iterable[Record]]
+TrackRecords = Callable[[Dataset], Iterable[Record]]
 """Passes on the records of a dataset, and may show progress."""
 
 
-def review(path: Path, data: bytes, track: Track = iter) -> list[TableError]:
-    """What is missing or wrong with a contributed table, in the order of its lines, and notes with its figures.
+def review(path: Path, data: bytes, track: TrackRecords = iter) -> list[TableError]:
+    """Yield faults of a contributed table in the order of its lines, and notes with its figures.
 
-    The datasets are in ``datasets/`` beside it, in any directory; the model, if there is one, is beside it, too. What
-    ``check_file`` finds is not repeated. ``data`` are the file's contents. TableError if it is no table.
+    The datasets are in ``datasets/`` beside it, in any directory. A model lies beside it, too. The findings of
+    ``check_file`` are not repeated. ``data`` are the file's contents. TableError if it is no table.
     """
     table = table_of(path, data)
     faults = [*_of_header(table, path), *_signature(path, data)]
@@ -72,7 +72,7 @@ def review(path: Path, data: bytes, track: Track = iter) -> list[TableError]:
 
 
 def _of_header(table: Table, path: Path) -> Iterator[Fault]:
-    """What the provenance does not say, and a name of the file that is not the hardware's."""
+    """Yield missing fields of the provenance, and a fault if the file has not the name of the hardware."""
     names = (*REQUIRED, *(REQUIRED_ON_GPUS if table.hardware.arch.startswith("sm_") else ()))
     for name in names:
         if not table.provenance.get(name):
@@ -91,13 +91,13 @@ def _of_header(table: Table, path: Path) -> Iterator[Fault]:
 
 
 def datasets_beside(table: Path) -> dict[str, Dataset]:
-    """What can be read in ``datasets/`` beside a table, in any directory, by the digests that provenance has."""
+    """Read the datasets in ``datasets/`` beside a table, in any directory, by their digests."""
     datasets = map(_opened, sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")))
     return {f"sha256:{each.digest}": each for each in datasets if each is not None}
 
 
 def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: list[Fault]) -> Iterator[Dataset]:
-    """The datasets that the table names; a fault for each that is not there, or was changed."""
+    """Yield the table's datasets, and a fault for each missing or changed dataset."""
     named = table.provenance.get("datasets", [])
     others = [str(each.path.relative_to(path.parent)) for digest, each in files.items() if digest not in named]
     for number, digest in enumerate(named):
@@ -112,15 +112,15 @@ def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: li
 
 
 def _opened(path: Path) -> Dataset | None:
-    """The dataset; None if it is none that can be read, which is a fault only if the table needs it."""
+    """Read a dataset, or return None. An unreadable file is a fault only if the table needs it."""
     try:
         return read_dataset(path)
     except (DatasetError, OSError):
         return None
 
 
-def _of_rows(table: Table, datasets: Sequence[Dataset], track: Track) -> Iterator[Fault]:
-    """Where the table is not what ``build`` makes of the datasets; rows with a note are a person's own, and named."""
+def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> Iterator[Fault]:
+    """Yield the differences from the table that ``build`` makes of the datasets. Rows with a note are only named."""
     noted = [entry for entry in table.entries if entry.note is not None]
     built = build(datasets, previous=Table(table.hardware, noted), progress=track).table.with_schema(table.schema)
     if built.canonical_digest() != table.canonical_digest():
@@ -137,7 +137,7 @@ def _of_rows(table: Table, datasets: Sequence[Dataset], track: Track) -> Iterato
 
 
 def _differences(table: Table, built: Table) -> Iterator[Fault]:
-    """What is different from the table that the datasets give, field by field and row by row."""
+    """Yield the differences from the table of the datasets, field by field and row by row."""
     remedy = "undo the change, or say with a note why it was made"
     for name in sorted({*table.provenance, *built.provenance}):
         found, wanted = table.provenance.get(name), built.provenance.get(name)
@@ -168,7 +168,7 @@ def _difference(entry: Entry, built: Entry | None) -> str:
 
 
 def _figures(table: Table, path: Path, datasets: Sequence[Dataset], files: Mapping[str, Dataset]) -> Iterator[Fault]:
-    """Gain and regret of the table, and of the model beside it, as notes; a fault for each that gains nothing."""
+    """Yield gain and regret of the table, and of the model beside it, as notes, and a fault for each without a gain."""
     gain = yield from _measured("measured problems", TableSource(table), _records(datasets))
     if gain.low <= 1:
         usual = usual_kernels(record.problem for record in _records(datasets))
@@ -187,7 +187,7 @@ def _figures(table: Table, path: Path, datasets: Sequence[Dataset], files: Mappi
 
 
 def _of_model(path: Path, table: Table, files: Mapping[str, Dataset]) -> Iterator[Fault]:
-    """The same of a model, on the problems that it was not trained on."""
+    """Yield gain and regret of a model on problems outside of its training."""
     try:
         model = open_model(path)
     except ModelError as error:
@@ -210,7 +210,7 @@ def _of_model(path: Path, table: Table, files: Mapping[str, Dataset]) -> Iterato
 
 
 def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator[Fault, None, Interval]:
-    """Yields a note with gain, interval and regret; returns the gain."""
+    """Yield a note with gain, interval and regret, and return the gain."""
     evaluation = evaluate(source, records)
     gains = [case.gain for case in evaluation.cases if case.gain is not None]
     gain, regret = bootstrap(gains), evaluation.summary.regret or 0.0
@@ -238,7 +238,7 @@ def _of_group(dataset: Dataset, split: Split, group: str) -> Iterator[Record]:
 
 
 def _signature(path: Path, data: bytes) -> Iterator[Fault]:
-    """Whether the signature beside the table is of these bytes, and whose key it is; nothing if there is none."""
+    """Yield whether the signature beside the table fits these bytes, and the name of its key."""
     signature = path.with_name(f"{path.name}.sig")
     program = shutil.which("ssh-keygen")
     if not signature.exists():

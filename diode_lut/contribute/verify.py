@@ -1,4 +1,4 @@
-"""Whether the gains that a table records are measured again: which rows drifted, and what that says of all rows."""
+"""Verify a table: measure gains of its rows again, find the rows that drifted, and conclude on all rows."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from diode_lut.table.row import is_point
 from diode_lut.templates.config import BASELINES, baseline
 
 TOLERANCE = 0.1
-"""A row has drifted if its gain, each time it is measured, differs from the recorded one by more than this fraction.
+"""A row has drifted if each measured gain differs from the recorded gain by more than this fraction.
 
-tools/score_verify.py computes what follows from it: in later runs on other H200 at most 1 of 48 rows drifted, and with
-the configs of 30 % of the rows swapped 4 to 18."""
+tools/score_verify.py computes its consequences. In later runs on other H200 at most 1 of 48 rows drifted, and with the
+configs of 30 % of the rows swapped 4 to 18.
+"""
 
 NOISE_FACTOR = 4.0
 """Where two measurements of a gain differ much, the tolerance is this many times their typical difference."""
 
 MAX_NOISE = 0.05
-"""Typical difference between two measurements of a gain, as a fraction, above which nothing can be said."""
+"""Maximum typical difference between two measurements of a gain, as a fraction, for a verdict."""
 
 HEALTHY, SICK = 0.15, 0.02
-"""A table holds if surely fewer than the first fraction of its rows drifted; it does not if surely more than the
-second did."""
+"""A table holds if surely fewer than the first fraction of rows drifted, and fails if surely more than the second."""
 
 MIN_ROWS = 8
-"""Least number of rows that a verdict needs."""
+"""Minimum number of rows for a verdict."""
 
 _Z = NormalDist().inv_cdf(0.975)
 
@@ -49,7 +49,7 @@ Verdict = Literal["holds", "does not hold", "undecided", "too noisy"]
 
 
 class RemeasuredRow(NamedTuple):
-    """A row at its problems: the recorded gain over aten, and those measured here, 0 where the config failed.
+    """A row at its problems, with its recorded gain over aten and the gains measured here, 0 if the config failed.
 
     The gain of several problems is their geometric mean.
     """
@@ -60,7 +60,7 @@ class RemeasuredRow(NamedTuple):
 
     @property
     def shifts(self) -> list[float]:
-        """Logarithms of measured over recorded gain, one for each measurement."""
+        """The logarithms of measured over recorded gain, for each measurement."""
         return [math.log(gain / self.recorded) if gain > 0 else -math.inf for gain in self.measured]
 
     def drifted(self, tolerance: float) -> bool:
@@ -78,9 +78,9 @@ class Interval(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """What the rows say together.
+    """The result for all measured rows.
 
-    ``noise`` is the median difference, a fraction, between two measurements of one gain; None if no row has two.
+    ``noise`` is the median difference, a fraction, between two measurements of a gain. None if no row has two.
     """
 
     rows: Sequence[RemeasuredRow]
@@ -104,7 +104,7 @@ class Drift(NamedTuple):
 
     @property
     def kept(self) -> Interval | None:
-        """Measured over recorded gain as a geometric mean, of the rows whose configs ran; None if not two did."""
+        """The geometric mean of measured over recorded gain, of the rows whose configs ran. None for fewer than two."""
         shifts = [row.shifts[-1] for row in self.rows if row.measured[-1] > 0]
         if len(shifts) < 2:
             return None
@@ -113,7 +113,7 @@ class Drift(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said of the whole table."""
+        """The verdict on the whole table."""
         if self.noise is not None and self.noise > MAX_NOISE:
             return "too noisy"
         if len(self.rows) < MIN_ROWS:
@@ -130,7 +130,7 @@ def noise_of(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def wilson(hits: int, count: int) -> Interval:
-    """The fraction ``hits / count`` with its 95 % interval, by Wilson's method; from 0 to 1 if nothing was counted."""
+    """Return the fraction ``hits / count`` with its 95 % interval by Wilson, from 0 to 1 without a count."""
     if not count:
         return Interval(0.0, 0.0, 1.0)
     fraction, z2 = hits / count, _Z * _Z
@@ -140,31 +140,31 @@ def wilson(hits: int, count: int) -> Interval:
 
 
 SAMPLE = 48
-"""Number of rows that are measured, by default."""
+"""Default number of rows to measure."""
 
 _REPEATED = 8
-"""Rows that did not drift and are measured twice all the same, to know the noise."""
+"""Number of rows without drift to measure twice all the same, for the noise."""
 
 _LEAST = 1 / 3
-"""Share of the budget that is there for measuring, however long it takes to start."""
+"""Share of the budget for measuring, however long the start takes."""
 
 _FIRST = 0.75
-"""Share of that time after which the first measurement begins no row, so that there is time for the second."""
+"""Share of that time after which the first measurement begins no row, to leave time for the second."""
 
 Report = Callable[[str], None]
-"""Is called with a line of text about what happens."""
+"""A function that gets a line of text about the progress."""
 
 Problems = tuple[Problem, ...]
-"""Those that a row was built from."""
+"""The problems that a row was built from."""
 
-Sample = dict[Problems, float]
-"""Rows, as their problems, with the gains that a table records for its answers."""
+Gains = dict[Problems, float]
+"""Rows as their problems, with the recorded gains."""
 
 MAX_PROBLEMS = 4
-"""Most problems of a row that is measured."""
+"""Maximum number of problems of a measured row."""
 
 
-def sample_of(gains: Sample, count: int, seed: int = 0) -> Sample:
+def sample_of(gains: Gains, count: int, seed: int = 0) -> Gains:
     """At most ``count`` of these rows: half of them gain most, the others are drawn from the rest."""
     ranked = sorted(gains, key=lambda problems: (-gains[problems], problems))
     top, rest = ranked[: count // 2], ranked[count // 2 :]
@@ -172,11 +172,11 @@ def sample_of(gains: Sample, count: int, seed: int = 0) -> Sample:
     return {problems: gains[problems] for problems in (*top, *drawn)}
 
 
-def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Sample:
-    """All rows whose recorded gain can be compared.
+def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Gains:
+    """Return all rows with a recorded gain to compare.
 
-    ``datasets`` are those that the table was built from, as far as they are at hand. A row whose first config is
-    ``aten`` records no gain, and is left out, as are rows with more than MAX_PROBLEMS problems.
+    ``datasets`` are the available datasets of the table. Rows whose first config is ``aten`` record no gain, and are
+    left out, as are rows with more than MAX_PROBLEMS problems.
     """
     measured = _problems_of_rows(table, datasets)
     found = {}
@@ -190,7 +190,7 @@ def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Sample:
 
 
 def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entry, Problems]:
-    """The measured problems that each row answers for."""
+    """Return the measured problems of each row."""
     found = defaultdict(list)
     for problem in sorted({record.problem for dataset in datasets for record in dataset}):
         entry = table.lookup(problem)
@@ -200,7 +200,7 @@ def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entr
 
 
 def _told(entry: Entry) -> Problems:
-    """The problems that a row was built from, as far as its ranges tell; those of WIDE ops may hold none of them."""
+    """Yield the problems that a row was built from, as far as its ranges tell. Rows of WIDE ops may hold none."""
     ranges = [size for size in entry.sizes if size is not None and not is_point(size)]
     return ends(entry) if len(ranges) < (1 if entry.op in WIDE else 2) else ()
 
@@ -212,14 +212,14 @@ def verify(
     method: str | None = None,
     budget_s: float = 60.0,
     begun: float | None = None,
-    sample: Sample | None = None,
+    sample: Gains | None = None,
     report: Report = lambda _: None,
 ) -> Drift:
-    """Measure rows of the table against ``aten``, and compare their gains with those that the table records.
+    """Measure rows of the table against ``aten``, and compare their gains with the recorded gains.
 
-    Rows that seem to have drifted, and some others, are measured twice. ``device`` and ``method`` are those of
-    ``collect``, and so are the errors. It measures in this process, which a kernel that hangs ends. No row is begun
-    after ``budget_s`` seconds, as ``measure_drift`` counts them; they begin now, or at ``begun``.
+    Rows that seem to have drifted, and some others, are measured twice. ``device``, ``method`` and the errors are those
+    of ``collect``. It measures in this process, so a hanging kernel ends the process. No row is begun after
+    ``budget_s`` seconds, counted as in ``measure_drift``, from now or from ``begun``.
     """
     begun = time.monotonic() if begun is None else begun
     gains = sample_of(comparable(table), SAMPLE) if sample is None else sample
@@ -228,7 +228,7 @@ def verify(
 
 def measure_drift(
     table: Table,
-    gains: Sample,
+    gains: Gains,
     executor: Executor,
     budget_s: float,
     begun: float,
@@ -237,10 +237,10 @@ def measure_drift(
     method: str | None = None,
     report: Report = lambda _: None,
 ) -> Drift:
-    """What ``verify`` does, with an executor that is open.
+    """Verify with an open executor.
 
-    The budget began at ``begun``, as ``time.monotonic`` counts. Until the first kernel is compiled, it takes up to a
-    minute where nothing is in memory yet; a third of the budget is for what comes after that in any case.
+    The budget began at ``begun``, in seconds of ``time.monotonic``. The first kernel may take a minute to compile if
+    nothing is in memory yet. A third of the budget is for the time after that in any case.
     """
     started = math.inf
 
@@ -277,12 +277,12 @@ def measure_drift(
 
 
 def _mean(gains: Sequence[float]) -> float:
-    """The geometric mean; 0 if one of them failed."""
+    """Return the geometric mean, or 0 if a gain failed."""
     return (geometric_mean(gains) or 0.0) if all(gains) else 0.0
 
 
-def _to_repeat(gains: Sample, first: dict[Problems, float]) -> list[Problems]:
-    """Those that seem to have drifted, and others."""
+def _to_repeat(gains: Gains, first: dict[Problems, float]) -> list[Problems]:
+    """Return the rows that seem to have drifted, and some others."""
     rows = [RemeasuredRow(problems, gains[problems], (gain,)) for problems, gain in first.items()]
     suspects = Drift(rows, None).drifted
     others = [row for row in rows if row not in suspects]
@@ -300,7 +300,7 @@ def again(
 ) -> Generator[tuple[Problem, float | None]]:
     """Time the table's answers and ``aten``, with the records in a new dataset, and yield each problem's gain.
 
-    A gain is 0 where the answer failed; where ``aten`` failed there is none.
+    A gain is 0 if the answer failed. If ``aten`` failed there is no gain.
     """
     with closing(collect(problems, path, device=device, method=method, table=table, executor=executor)) as passes:
         for outcome in chain.from_iterable(each.outcomes for each in passes):

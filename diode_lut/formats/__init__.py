@@ -1,6 +1,6 @@
-"""The formats of other tools that can be imported and exported.
+"""Import and export formats of other tools.
 
-A format's module is imported when a file is read or written.
+The module of a format is imported when a file is read or written.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """One format, which holds a ``table`` or ``timings``.
+    """A format of a ``table`` or of ``timings``.
 
-    ``read`` names the function ``(path, facts, skipped)`` of this package that returns the Table or Timings in a file.
-    ``write`` names the function that returns the bytes of a file: ``(table, problems, facts, skipped)``, or ``(dataset,
-    output)`` with the path of the file. It is empty for formats that cannot be exported.
+    ``read`` names the function ``(path, facts, skipped)`` of this package. It returns the Table or Timings of a file.
+    ``write`` names the function ``(table, problems, facts, skipped)``, or ``(dataset, output)`` with the path of the
+    file. It returns the bytes of a file. ``write`` is empty for formats without export.
     """
 
     description: str
@@ -57,7 +57,7 @@ FORMATS = {
 
 
 def read(name: str, path: Path, facts: Facts) -> tuple[Table | Timings, Skipped]:
-    """The contents of a file in one of FORMATS, and what was skipped; ExchangeError if the file is not in it."""
+    """Return the contents of a file in one of FORMATS, and the skipped rows. ExchangeError for another format."""
     skipped: Skipped = Counter()
     try:
         content: Table | Timings = resolve_name(f"{__name__}.{FORMATS[name].read}")(path, facts, skipped)
@@ -69,13 +69,13 @@ def read(name: str, path: Path, facts: Facts) -> tuple[Table | Timings, Skipped]
 
 
 def write_table(name: str, table: Table, problems: Iterable[Problem], facts: Facts) -> tuple[bytes, Skipped]:
-    """A file in one of FORMATS with the table's answers for the problems, and what was skipped."""
+    """Return a file in one of FORMATS with the table's answers for the problems, and the skipped rows."""
     skipped: Skipped = Counter()
     data: bytes = resolve_name(f"{__name__}.{FORMATS[name].write}")(table, problems, facts, skipped)
     return data, skipped
 
 
 def write_timings(name: str, dataset: Dataset, output: Path) -> bytes:
-    """A file in one of FORMATS with all timings of the dataset."""
+    """Return a file in one of FORMATS with all timings of the dataset."""
     data: bytes = resolve_name(f"{__name__}.{FORMATS[name].write}")(dataset, output)
     return data

@@ -42,28 +42,28 @@ _STRIDES = re.compile(r"strides: (\[.*\])\s*$")
 _DTYPES = re.compile(r"dtypes: (torch\.[\w., ]+?)\s*$")
 _CHOICE = re.compile(r" (\w[\w.-]*) (\d+\.\d+|inf|nan) ms (?:(\d+\.\d)%|nan%|<DIVIDED BY ZERO ERROR>)(.*)$")
 _LAST_DIGIT, _ROUNDED = 1e-4, 5e-4
-"""Milliseconds of a time's last digit, and how far a percentage is from its share, as they are printed."""
+"""Milliseconds of a printed time's last digit, and the largest difference of a percentage from its share."""
 _TF32_ROWS, _TF32_COLUMNS = 16, 512
 """From these M, and N and K, all releases allow TF32 in Triton's kernels where PyTorch's setting does."""
 
 
-class _Choice(NamedTuple):
+class _Printed(NamedTuple):
     name: str
     time: float
     percent: float | None
     arguments: str
 
 
-class _Block(NamedTuple):
+class _Autotuning(NamedTuple):
     op: str
     sizes: str
     strides: list[str]
     dtypes: list[str]
-    choices: list[_Choice]
+    choices: list[_Printed]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all times are of this block: the first is the best, and the others are what percentages say of it."""
+        """Whether all times are from this block: the first is the best, and the percentages of the others agree."""
         if not self.choices:
             return False
         best = self.choices[0].time
@@ -74,7 +74,7 @@ class _Block(NamedTuple):
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings, with a record for each block. Blocks of several processes that are mixed are skipped."""
+    """Return the timings, with a record for each block. Mixed blocks of several processes are skipped."""
     hardware = known_hardware(facts, path)
     return Timings(Header(hardware, benchmarker="Inductor's log"), _records(path, facts, hardware, skipped))
 
@@ -97,7 +97,7 @@ def _records(path: Path, facts: Facts, hardware: Hardware, skipped: Skipped) -> 
         raise ExchangeError(f"{path}: not a log of max-autotune: no line is like AUTOTUNE mm(1024x512, 512x256)")
 
 
-def _blocks(text: Iterable[str]) -> Iterator[_Block]:
+def _blocks(text: Iterable[str]) -> Iterator[_Autotuning]:
     block = None
     for line in text:
         head = _HEAD.search(line)
@@ -110,16 +110,16 @@ def _blocks(text: Iterable[str]) -> Iterator[_Block]:
                 continue
             if (found := _CHOICE.search(line)) and block.dtypes:
                 percent = None if found[3] is None else float(found[3])
-                block.choices.append(_Choice(found[1], float(found[2]), percent, found[4]))
+                block.choices.append(_Printed(found[1], float(found[2]), percent, found[4]))
                 continue
         if block is not None:
             yield block
-        block = _Block(head[1], head[2], [], [], []) if head else None
+        block = _Autotuning(head[1], head[2], [], [], []) if head else None
     if block is not None:
         yield block
 
 
-def _problem(block: _Block, dtype: str | None, hardware: Hardware) -> Problem:
+def _problem(block: _Autotuning, dtype: str | None, hardware: Hardware) -> Problem:
     if block.op in SCALED:
         raise ProblemError(f"{block.op}, of which the log does not say the scales")
     try:
@@ -142,7 +142,7 @@ def _problem(block: _Block, dtype: str | None, hardware: Hardware) -> Problem:
 
 
 def _config(op: str, name: str, arguments: str) -> Config:
-    """The config of a choice, whose name ends with a number that counts choices if it is generated."""
+    """Return the config of a choice. The name of a generated choice ends with a number that counts choices."""
     name = re.sub(r"^cpp_|_\d+$", "", name)
     if name.startswith("triton_"):
         return triton_config(op, name.removeprefix("triton_"), arguments)

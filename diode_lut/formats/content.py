@@ -1,4 +1,4 @@
-"""The contents of other tools' files: what the user says about them, tables of single problems, timings, and JSON."""
+"""Contents of other tools' files: facts from the user, tables of single problems, timings, and JSON."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from diode_lut.templates.config import ATEN, Config
 
 
 class Facts(NamedTuple):
-    """What the user says about a file whose format cannot say it; None where nothing was said.
+    """Facts about a file that its format lacks. None is not known.
 
-    ``hardware`` is what was measured; ``op``, ``dtype`` and ``layout`` are those of all GEMMs in the file. ``contents``
-    are those of a file that is not on disk.
+    ``hardware`` was measured. ``op``, ``dtype`` and ``layout`` hold for all GEMMs in the file. ``contents`` replaces
+    reading the file.
     """
 
     hardware: Hardware | None = None
@@ -46,12 +46,12 @@ class Timings(NamedTuple):
 
 
 Skipped = Counter[str]
-"""Number of rows or timings that could not be imported or exported, by reason."""
+"""Number of rows or timings without import or export, by reason."""
 
 
 @contextmanager
 def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
-    """A ProblemError ends the block, and counts as ``number`` skipped for that reason."""
+    """End the block at a ProblemError, and count ``number`` as skipped for its reason."""
     try:
         yield
     except ProblemError as error:
@@ -59,9 +59,9 @@ def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
 
 
 def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
-    """The hardware that the user named, else the known GPU that the ``names`` in the file mean.
+    """Return the hardware from the user, or the known GPU with one of the ``names`` in the file.
 
-    ExchangeError asks for it where there is none, or more than one.
+    ExchangeError asks for the hardware if there is no such GPU, or more than one.
     """
     known = [gpu for name in names if (gpu := known_gpu(name))] if facts.hardware is None else [facts.hardware]
     found = known[0] if known else None
@@ -74,7 +74,7 @@ def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
 
 
 def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]]) -> Table:
-    """A table with a row for each problem that has configs."""
+    """Make a table with a row for each problem with configs."""
     rows = (
         Entry(
             *(problem.op, problem.dtype, problem.layout, problem.align),
@@ -92,7 +92,7 @@ def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]])
 
 
 def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
-    """The problems of the rows for a single one; other rows are skipped."""
+    """Yield the problems of the rows for a single problem. Other rows are skipped."""
     exact = [entry for entry in table.entries if entry.is_exact]
     if len(exact) < len(table.entries):
         skipped["rows for more than one problem (say which problems: --problems)"] += len(table.entries) - len(exact)
@@ -100,14 +100,14 @@ def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
 
 
 def _exact_problem(entry: Entry) -> Problem:
-    """The problem of an exact row, which leaves out at most ``b``, ``epilogue`` and a variant that no op has."""
+    """Return the problem of an exact row, which leaves out at most ``b``, ``epilogue`` and an unknown variant."""
     kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
     sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
     return Problem(**kind, **sizes)
 
 
 def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iterator[tuple[Problem, Entry]]:
-    """The table's row for each problem; problems that the table does not cover are skipped."""
+    """Yield the table's row for each problem. Problems without a row are skipped."""
     for problem in problems:
         entry = table.lookup(problem)
         if entry is None:
@@ -120,7 +120,7 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 def lines(path: Path, contents: bytes | None = None) -> Iterator[bytes]:
-    """The lines of a file of any size, with their ends; a line of more than a MiB comes in several parts."""
+    """Yield the lines of a file of any size, with their ends. A line of more than a MiB comes in several parts."""
     with opened(path, contents) as file:
         yield from iter(lambda: file.readline(_MAX_LINE_BYTES), b"")
 
@@ -133,7 +133,7 @@ _MAX_LITERAL_CHARS = 4096
 
 
 def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:
-    """The document, which may hold NaN and Infinity; ExchangeError, which says ``what``, if it is not of this kind."""
+    """Return the document, which may hold NaN and Infinity. ExchangeError names ``what`` if it has another type."""
     data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if has_more_values(data, _MAX_VALUES):
         raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {what})")
@@ -149,7 +149,7 @@ def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) 
 
 
 def literal(text: str) -> Any:
-    """The value of a Python literal; ValueError for any other text, none of which is run."""
+    """Return the value of a Python literal. Any other text is a ValueError, and none is run."""
     if len(text) > _MAX_LITERAL_CHARS:
         raise ValueError(f"{len(text)} characters (allowed for shapes: {_MAX_LITERAL_CHARS})")
     try:
@@ -169,7 +169,7 @@ _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 
 
 def problem_of_inputs(op: str, dtypes: Sequence[str], inputs: Sequence[Operand]) -> Problem:
-    """The problem of all inputs of a choice, of which A and B are the last two; ProblemError if it is none."""
+    """Return the problem of all inputs of a choice, the last two of which are A and B. ProblemError if it has none."""
     if op not in (*MATMULS, PACKED):
         raise ProblemError(f"op {op}")
     if not 2 <= len(inputs) == len(dtypes):
@@ -184,7 +184,7 @@ def problem_of_inputs(op: str, dtypes: Sequence[str], inputs: Sequence[Operand])
 
 
 def triton_config(op: str, name: str, arguments: str) -> Config:
-    """The config of a Triton template, from all its arguments; ProblemError if tables have none."""
+    """Return the config of a Triton template from all its arguments. ProblemError if tables have no such config."""
     template = TEMPLATE_OF_UID.get(f"triton::{name}")
     if template is None or op not in UIDS[template]:
         raise ProblemError(f"template {name}")
@@ -193,7 +193,7 @@ def triton_config(op: str, name: str, arguments: str) -> Config:
 
 
 def other_config(op: str, name: str) -> Config:
-    """The config of any other choice; ProblemError if tables have none."""
+    """Return the config of any other choice. ProblemError if tables have no such config."""
     for template, beginning in TEMPLATES_OF_CHOICES.items():
         if found := beginning.match(name):
             tunables = {tunable: int(value) for tunable, value in found.groupdict().items()}

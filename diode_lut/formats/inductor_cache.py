@@ -1,11 +1,11 @@
-"""The timings in Inductor's cache directory, which were already paid for.
+"""Timings in Inductor's cache directory, already paid for.
 
 Files ``cache/HASH`` hold ``{"system": {...}, "cache": {OP: {OPERANDS: {PRECISION: {CHOICE: milliseconds}}}}}``.
-OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``; 2.15 appends how it was benchmarked.
-A Triton CHOICE is ``triton_mm-KEY``; its config is in the file ``KEY[1:3]/KEY.py``, and is skipped without the file.
+OPERANDS is the repr of ``[(device type, dtype, *sizes, *strides, offset), ...]``. 2.15 appends the way of benchmarking.
+A Triton CHOICE is ``triton_mm-KEY``. Its config is in the file ``KEY[1:3]/KEY.py``. Without the file it is skipped.
 Another CHOICE begins with the ATen function's name, with ``decompose_k_mm_SPLIT_split``, or, for the C++ template, with
-``CppMicroGemm``. On a machine without a GPU, the system says nothing. Source: codecache.py (PersistentCache) and
-select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15; files that 2.13 had written.
+``CppMicroGemm``. On a machine without a GPU, the system is empty. Source: codecache.py (PersistentCache) and
+select_algorithm.py (hash_key) of torch 2.11, 2.13 and 2.15, and files from 2.13.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings of the hardware that was named; those of another device or other software are skipped."""
+    """Return the timings of the given hardware. Timings of other devices or software are skipped."""
     if facts.contents is not None:
         raise ExchangeError(f"{path}: not Inductor's cache directory")
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
@@ -66,7 +66,10 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
 
 
 def _header(document: Any, hardware: Hardware) -> Header | None:
-    """The header of the document's timings; None if they are of another device. Timings of CPUs can be in any."""
+    """Return the header of the document's timings, or None for another device.
+
+    Any document may hold timings of CPUs.
+    """
     if hardware.arch.startswith("cpu"):
         return Header(hardware, benchmarker=_BENCHMARKER)
     if not is_called(hardware, str(_system(document, "device", "name"))):
@@ -85,7 +88,7 @@ def _system(document: Any, *names: str) -> Any:
 
 
 class _Reader:
-    """Makes records, and counts the timings that it must skip."""
+    """Makes records, and counts skipped timings."""
 
     def __init__(self, directory: Path, device: str, skipped: Skipped) -> None:
         self._directory = directory
@@ -93,7 +96,7 @@ class _Reader:
         self._skipped = skipped
 
     def records(self, document: Any) -> Iterator[Record]:
-        """One record for each GEMM; other things that Inductor caches in the same file are not timings."""
+        """Yield a record for each GEMM. Inductor caches other things in the same file."""
         for op, gemms in document.get("cache", {}).items():
             if op not in (*MATMULS, PACKED):
                 self._skipped[f"op {op}"] += len(gemms) if isinstance(gemms, dict) else 1

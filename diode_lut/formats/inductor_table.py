@@ -1,13 +1,13 @@
 """PyTorch Inductor's lookup table: ``torch._inductor.config.lookup_table.table``, as a JSON object.
 
-A key is ``DEVICE+((torch.bfloat16, [M, K], [strides]), (torch.bfloat16, [K, N], [strides]))+mm``; DEVICE and a plus
-sign may be left out, and keys that have it are asked first. On ROCm, DEVICE is the architecture with modes of the
+A key is ``DEVICE+((torch.bfloat16, [M, K], [strides]), (torch.bfloat16, [K, N], [strides]))+mm``. DEVICE and a plus
+sign may be left out, and keys with DEVICE are asked first. On ROCm, DEVICE is the architecture with modes of the
 driver: ``gfx942:sramecc+:xnack-``. addmm and baddbmm have their bias first, and ``alpha=1&beta=1+`` before the op. In
 PyTorch's README keys end with ``+tf32=False``. A value is a list of ``{"template_id": "triton::mm", "BLOCK_M": 64,
-...}``. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 those that it names. Ours name all.
-Source: torch/_inductor/lookup_table/choices.py of torch 2.11 and 2.13.
+...}``. In 2.11 an entry replaces all keyword arguments of the template, in 2.13 only its own. Ours name all. Source:
+torch/_inductor/lookup_table/choices.py of torch 2.11 and 2.13.
 
-For addmm there are two keys: in 2.13 its bias is a vector where only ATen is looked up, else expanded to (M, N).
+There are two keys for addmm. In 2.13 its bias is a vector if only ATen is looked up, else expanded to (M, N).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TMA = {
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
-    """The table; rows for another device, and those that no config can express, are skipped."""
+    """Return the table. Rows for another device, or without a config for them, are skipped."""
     answers_of: dict[Problem, list[Config]] = {}
     document = read_json(path, dict, "Inductor's lookup table, an object", facts.contents)
     devices = dict.fromkeys(found["device"] for key in document if (found := _KEY.fullmatch(key)) and found["device"])
@@ -58,9 +58,10 @@ def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
 
 
 def write(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
-    """The dictionary, for packed operands on the table's device. Sizes must be static, because EVEN_K depends on them.
+    """Return the dictionary for packed operands on the table's device.
 
-    Keys do not distinguish float32 and tf32: problems of only one are written, tf32 if ``facts`` names it.
+    Sizes must be static, because EVEN_K depends on them. Keys do not distinguish float32 and tf32, so problems of only
+    one type are written: tf32 if ``facts`` names it.
     """
     document: dict[str, list[dict[str, Any]]] = {}
     for problem, entry in answers(table, problems, skipped):
@@ -114,7 +115,7 @@ def _config(uid: str, row: dict[str, Any]) -> Config:
 
 
 def _kwargs(config: Config) -> dict[str, int]:
-    """The tunables as Inductor's keyword arguments; ProblemError if one of them has none."""
+    """Return the tunables as Inductor's keyword arguments. ProblemError if a tunable has none."""
     names = KWARGS[config.template]
     for name in config.tunables:
         if name not in names:
@@ -123,7 +124,7 @@ def _kwargs(config: Config) -> dict[str, int]:
 
 
 def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict[str, Any]]:
-    """The config with all arguments of the template; nothing if the template cannot compute the op."""
+    """Yield the config with all arguments of the template, or nothing if the template cannot compute the op."""
     for uid in UIDS[config.template].get(problem.op, ())[:1]:
         row: dict[str, Any] = {"template_id": uid, **_kwargs(config)}
         if "BLOCK_K" in row:
@@ -142,7 +143,7 @@ def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict
 
 
 def _keyed(problem: Problem, hardware: Hardware, rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The rows under each key by which Inductor looks them up."""
+    """Return the rows under each key of Inductor's lookup."""
     if problem.op in VARIANTS:
         raise ProblemError(f"{problem.op}, of whose variants keys say too little")
     a, b = packed_operands(problem)
@@ -168,5 +169,5 @@ def _key(problem: Problem, hardware: Hardware, *operands: Operand) -> str:
 
 
 def _rank(key: str) -> tuple[bool, bool]:
-    """The order of a problem's keys: with a device first; last those with a vector as bias, which are for ATen only."""
+    """Return the order of a problem's keys: with a device first, with a vector as bias (for ATen alone) last."""
     return key.startswith("(("), re.search(r"\(\(torch\.\w+, \[\d+\],", key) is not None

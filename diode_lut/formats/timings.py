@@ -1,7 +1,7 @@
-"""One's own timings, in CSV or JSON: a row, or an object, for each time of a config on a problem.
+"""Own timings, in CSV or JSON: a row, or an object, for each time of a config on a problem.
 
-docs/exchange.md lists the columns. CSV has their names in its first row; JSON is a list of objects. Nothing is guessed:
-a time has a unit, and matrices have a layout or strides. A row that cannot be read is an error, which says where it is.
+docs/exchange.md lists the columns. CSV has their names in its first row, and JSON is a list of objects. Nothing is
+guessed: a time has a unit, and matrices have a layout or strides. An unreadable row is an error with its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from diode_lut.problem import BATCHED, MATMULS, NO_EPILOGUE, NO_VARIANT, SIZE_FI
 from diode_lut.templates.config import TEMPLATES, Config
 
 Cells = dict[str, str]
-"""The cells of a row that are not empty, by the names of their columns in lower case."""
+"""The cells of a row with contents, by the names of their columns in lower case."""
 
 _Fields = tuple[tuple[str, str], ...]
 
@@ -74,7 +74,7 @@ def write(dataset: Dataset, output: Path) -> bytes:
 
 
 def _header(path: Path, facts: Facts) -> Header:
-    """The header, from the first row, with which the others agree: an empty cell says the same."""
+    """Return the header from the first row. The others must agree, where an empty cell agrees with all."""
     first: Cells = {}
     repetitions: set[int] = set()
     days: set[str] = set()
@@ -144,7 +144,7 @@ def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
 
 @lru_cache(maxsize=1 << 12)
 def _problem(fields: _Fields, told: _Fields) -> Problem:
-    """The problem of a row's columns, and of what the user says of all rows."""
+    """Return the problem from a row's columns and from the user's facts."""
     strided = any(name in _STRIDES for name, _ in fields)
     of_all = {name: value for name, value in told if not (strided and name == "layout")}
     named = of_all | dict(fields)
@@ -213,12 +213,12 @@ def _timing(config: Config, cells: Cells) -> Timing:
 
 
 def _integer(name: str, text: str) -> int:
-    """A number, which pandas may have written as ``64.0``."""
+    """Read a number, which pandas may have written as ``64.0``."""
     return int(number_of(name, text.removesuffix(".0")))
 
 
 def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cells]]:
-    """The rows with something in them, and their numbers; in CSV, the names of columns are row 1."""
+    """Yield rows with contents, and their numbers. In CSV, the names of columns are row 1."""
     start = next(filter(bytes.strip, lines(path, facts.contents)), b"")
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"[", b"{")):
         yield from _rows_of_json(path, facts, skipped)
@@ -264,7 +264,7 @@ def _text(name: str, value: Any) -> str:
 
 @contextmanager
 def _naming(path: Path, number: int) -> Iterator[None]:
-    """A ProblemError in the block becomes an ExchangeError that names the file and the row."""
+    """Turn a ProblemError in the block into an ExchangeError with the file and the row."""
     try:
         yield
     except ProblemError as error:

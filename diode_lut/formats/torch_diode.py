@@ -1,10 +1,10 @@
-"""torch-diode's tables and datasets. The latter ``read_dataset`` reads as they are; a table looks like this:
+"""torch-diode's tables and datasets. ``read_dataset`` reads the datasets as they are. A table looks like this:
 
 ``{"hardware": {NAME: {"operation": {OP: {"solution": {KEY: {"config": [{"block_m": 64, ...}, ...]}}}}}}}``, where KEY
 is JSON in a string, with B, M, N, K, M_dtype, K_dtype, out_dtype, out_size and out_stride. Source:
 torch_diode/types/matmul_types.py and json_serializable.py of torch-diode 0.1.1. It has only configs of Inductor's plain
-Triton templates; under a float32 key some may allow TF32. It has no layout: its collector multiplies packed row-major
-matrices.
+Triton templates, and some under a float32 key may allow TF32. It has no layout: its collector multiplies packed
+row-major matrices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WHAT = "torch-diode's table, an object with 'hardware'"
 
 
 def read_timings(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings of the hardware that was named."""
+    """Return the timings of the given hardware."""
     dataset = read_dataset(path, hardware=facts.hardware, layout=facts.layout or "nn", contents=facts.contents)
     records = list(dataset)
     skipped += dataset.skipped
@@ -39,7 +39,7 @@ def read_timings(path: Path, facts: Facts, skipped: Skipped) -> Timings:
 
 
 def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
-    """The table for the hardware that was named; rows for another device are skipped."""
+    """Return the table for the given hardware. Rows for another device are skipped."""
     solutions = list(_solutions(path, facts))
     names = list(dict.fromkeys(name for name, *_ in solutions))
     hardware = facts.hardware or (names and hardware_by_name(path, names[0])) or known_hardware(facts, path, *names)
@@ -61,9 +61,9 @@ def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
 
 
 def write_table(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
-    """The table, for problems with the layout of ``facts``, by default ``nn``, because the file does not have it.
+    """Return the table for problems with the layout of ``facts``, by default ``nn``: the file has no layout.
 
-    Of a row it has the configs before the first that it cannot express.
+    Each row gets its configs up to the first without an equivalent here.
     """
     operations: dict[str, dict[str, Any]] = {}
     for problem, entry in answers(table, problems, skipped):

@@ -1,9 +1,9 @@
-"""The results of TunableOp, ``tunableop_results0.csv``: the GEMMs of a program, with the times of the tuned library.
+"""Results of TunableOp, ``tunableop_results0.csv``: the GEMMs of a program, with the times of the tuned library.
 
 Lines are ``Validator,NAME,VALUE`` and ``OPERATION_TYPE_LAYOUT,SIGNATURE,SOLUTION,MILLISECONDS``, where SIGNATURE is
-``tn_M_N_K[_B_BATCH][_ld_LDA_LDB_LDC]``, as BLAS sees it: column-major, so that A and B, M and N change places. Every
-solution is one of a BLAS library, which is ``aten`` here. The strides of batches are not there; they count as packed.
-Source: ATen/cuda/tunable/GemmCommon.h and Tunable.cpp of torch 2.13.
+``tn_M_N_K[_B_BATCH][_ld_LDA_LDB_LDC]``, as BLAS sees it: column-major, so A and B, M and N change places. Every
+solution comes from a BLAS library, which is ``aten`` here. The strides of batches are missing, and batches count as
+packed. Source: ATen/cuda/tunable/GemmCommon.h and Tunable.cpp of torch 2.13.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIGNATURE = re.compile(r"([nt])([nt])_(\d+)_(\d+)_(\d+)(?:_B_(\d+))?(?:_ld_(\d+
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The time of ``aten`` on each GEMM; lines without a time, and other operations, are skipped."""
+    """Return the time of ``aten`` on each GEMM. Lines without a time, and other operations, are skipped."""
     data = read_at_most(path, _MAX_BYTES) if facts.contents is None else facts.contents
     text = data.decode()
     lines = [line.split(",") for line in text.splitlines() if line]
@@ -63,7 +63,7 @@ def _records(lines: Iterator[list[str]], skipped: Skipped) -> Iterator[Record]:
 
 
 def _milliseconds(line: list[str]) -> float:
-    """The number after the solution; ProblemError if there is none, as where a GEMM was only recorded."""
+    """Return the number after the solution. ProblemError if there is none, as for a GEMM that was only recorded."""
     try:
         milliseconds = float(line[3])
     except (IndexError, ValueError):
@@ -89,7 +89,7 @@ def _problem(operation: str, signature: str) -> Problem:
 
 
 def _operand(letter: str, rows: int, columns: int, leading: int | None, batch: int | None) -> Operand:
-    """A matrix that BLAS sees column-major: not transposed it is row-major here."""
+    """Describe a matrix of column-major BLAS: without transposition it is row-major here."""
     row_major = letter.casefold() == "n"
     step = leading or (columns if row_major else rows)
     strides = (step, 1) if row_major else (1, step)

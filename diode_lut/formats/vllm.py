@@ -1,11 +1,10 @@
 """vLLM's tuned configs of quantized linear layers: files ``N=1536,K=7168,device_name=NVIDIA_H200,dtype=...json``.
 
 ``{"64": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 32, "num_warps": 4,
-"num_stages": 3}}`` has a config for each M; the weights are N x K. They were tuned for 8-bit types, which tables do not
-have, so the user says for which type they are to be tried. Files with ``E=`` in their names are for fused mixtures of
-experts, which are no GEMMs that tables know. Files for AMD's GPUs have its own tunables, too, and
-some have no ``num_stages``. Source: vllm/model_executor/layers/quantization/utils/configs and
-vllm/model_executor/layers/fused_moe/configs.
+"num_stages": 3}}`` has a config for each M. The weights are N x K. They were tuned for 8-bit types, which tables do not
+have, so the user names the type to try them for. Files with ``E=`` in their names are for fused mixtures of experts,
+which tables do not know as GEMMs. Files for AMD's GPUs have its own tunables, too, and some have no ``num_stages``.
+Source: vllm/model_executor/layers/quantization/utils/configs and vllm/model_executor/layers/fused_moe/configs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _STAGES = {"cuda": 3, "hip": 2}
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Table:
-    """A row for each M of the file, of ``mm`` with layout ``nt`` and the type that the user names."""
+    """Make a row for each M of the file, of ``mm`` with layout ``nt`` and the user's type."""
     said = dict(re.findall(r"(\w+)=([^,]+?)(?=,|\.json$)", path.name))
     if "E" in said:
         raise ExchangeError(f"{path}: is for a fused mixture of experts, which is none of the GEMMs that tables have")

@@ -1,8 +1,7 @@
-"""What answers save and what misses lose, estimated from a receipt: nothing is measured here.
+"""Run a program with the hook, and account for it: its receipt, and estimates of the time saved and lost.
 
-A receipt does not know how often a compiled GEMM runs, so each runs once per call. The time of ``aten`` is taken from a
-roofline, which is the least that it can be. The share that is saved comes from the row's gain, or from what the model
-expects.
+Nothing is measured here. A receipt does not know how often a compiled GEMM runs, so each runs once per call. The time
+of ``aten`` is a roofline, its lower bound. The saved share comes from the row's gain, or from the model's expectation.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import ATEN, baseline
 
 EXPECTED, UNKNOWN = "expected", "unknown"
-"""Whether the time that a GEMM saves can be estimated."""
+"""Whether the saved time of a GEMM can be estimated."""
 
 
 class Savings(NamedTuple):
@@ -43,7 +42,7 @@ class Savings(NamedTuple):
 
 
 def savings(receipt: Receipt) -> Savings:
-    """The estimate for all devices of a receipt; tables and models that have changed since say nothing."""
+    """Estimate the savings of a receipt on all its devices. Changed tables and models count as not known."""
     saved, lost, calls = 0.0, 0.0, Counter[str]()
     for hardware, device in receipt.devices.items():
         sources = dict(_sources(hardware, device))
@@ -58,7 +57,7 @@ def savings(receipt: Receipt) -> Savings:
 
 
 def _run(device: Device) -> Iterator[tuple[Hit, int]]:
-    """The answers that run: a GEMM that is fused with its epilogue was asked for alone as well."""
+    """Yield the answers that run. A GEMM with a fused epilogue has a question without epilogue as well."""
     fused = Counter[Problem]()
     for hit, calls in device.hits.items():
         if hit.problem.epilogue != NO_EPILOGUE:
@@ -71,7 +70,7 @@ def _run(device: Device) -> Iterator[tuple[Hit, int]]:
 
 
 def _sources(hardware: Hardware, device: Device) -> Iterator[tuple[str, Source]]:
-    """The tables and models that answered, by digest, if they are what they were."""
+    """Yield the tables and models by digest, if their files have not changed."""
     for source in device.sources:
         path = Path(source.path)
         try:
@@ -83,7 +82,7 @@ def _sources(hardware: Hardware, device: Device) -> Iterator[tuple[str, Source]]
 
 
 def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[float, str]:
-    """The time of one execution that the first config saves, and how well it is known."""
+    """Return the time that the first config saves in one execution, and how well it is known."""
     if hit.configs[0] == str(baseline(hit.problem.op)):
         return 0.0, EXPECTED
     answer = None if source is None else source.ask(hit.problem, THRESHOLD, padding=True)
@@ -100,7 +99,7 @@ def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[floa
 
 
 def _ratio(entry: Entry, config: str) -> float | None:
-    """The time of a row's config over that of aten; None if the row does not say it."""
+    """Return the time of a row's config over the time of aten, or None if the row does not tell."""
     gains = {str(each.config): each.gain_permille for each in entry.candidates}
     gain = gains.get(config)
     return 1000 / gain if gain else None
@@ -113,8 +112,8 @@ _NAMED = 3
 _NO_RECEIPT = "no receipt: no process compiled a graph, or imported PyTorch and ended by itself"
 
 
-class Run(NamedTuple):
-    """One run of a program: how it ended, and what all of its processes asked."""
+class ProgramRun(NamedTuple):
+    """A run of a program: its end, and the merged receipt of all its processes."""
 
     ended: Ended
     receipt: Receipt
@@ -126,11 +125,11 @@ def run_with_receipt(
     destination: Path | None,
     streams: Streams = INHERITED,
     limit_s: float | None = None,
-) -> Run:
-    """Run the program, armed, and write the receipts of its processes, if there are any, to ``destination`` as one.
+) -> ProgramRun:
+    """Run the program, armed, and write the merged receipt of its processes, if there is any, to ``destination``.
 
-    ``limit_s`` is that of ``run_program``. OSError, before the program is started, if there is no directory for
-    temporary files. Processes that go on after the program put their receipts beside ``destination``.
+    ``limit_s`` is as in ``run_program``. OSError, before the program is started, without a directory for temporary
+    files. Processes that go on after the program put their receipts beside ``destination``.
     """
     parent = Path(tempfile.mkdtemp(prefix="diode-lut-"))
     try:
@@ -145,7 +144,7 @@ def run_with_receipt(
         rmtree(parent, ignore_errors=True)
     if destination is not None and receipt.processes:
         write_atomically(destination, receipt_bytes(receipt))
-    return Run(ended, receipt)
+    return ProgramRun(ended, receipt)
 
 
 def _readable(directory: Path) -> Iterator[Receipt]:
@@ -154,8 +153,8 @@ def _readable(directory: Path) -> Iterator[Receipt]:
             yield read_receipt(path)
 
 
-def summary(run: Run, destination: Path | None, tune: str) -> list[str]:
-    """Some lines for people, fewer if nothing was asked; ``tune`` is the command that measures what was missed."""
+def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
+    """Return lines for people, fewer without questions. ``tune`` is the command that measures misses."""
     receipt = run.receipt
     asked = sum(device.calls for device in receipt.devices.values())
     where = [] if destination is None or not receipt.processes else [f"receipt: {shown(destination)}"]
@@ -185,7 +184,7 @@ def summary(run: Run, destination: Path | None, tune: str) -> list[str]:
 
 
 def nothing_asked(receipt: Receipt) -> str:
-    """Why there was no question: no GEMM was compiled, or none for which Inductor has a choice."""
+    """Return the reason for no question: no GEMM was compiled, or Inductor has no choice for any."""
     without = _without_choice(receipt)
     if not without:
         return "Inductor asked for no GEMM"
@@ -209,7 +208,7 @@ def _named(named: Sequence[str]) -> str:
 
 
 def _answering(receipt: Receipt) -> Iterator[str]:
-    """Each file that answered, with its calls, most calls first."""
+    """Yield each file with its number of answers, most answers first."""
     calls: Counter[tuple[str, str]] = Counter()
     for device in receipt.devices.values():
         paths = {source.digest: source.path for source in device.sources}
@@ -220,7 +219,7 @@ def _answering(receipt: Receipt) -> Iterator[str]:
 
 
 def _compiled(receipt: Receipt) -> Iterator[str]:
-    """A line on what C++ kernels cost, if there are any: the compiler takes seconds, and aten needs none."""
+    """Yield a line on the cost of C++ kernels, if there are any: the compiler takes seconds, and aten needs none."""
     hits = (hit for hardware, device in receipt.devices.items() if hardware.is_cpu for hit in device.hits)
     problems = {hit.problem for hit in hits if hit.configs[0] != str(ATEN)}
     if problems:
@@ -231,7 +230,7 @@ def _compiled(receipt: Receipt) -> Iterator[str]:
 
 
 def estimate(receipt: Receipt) -> str:
-    """One line on the time saved and lost, and on how much of that is known."""
+    """Return a line on the time saved and lost, and on how much of it is known."""
     found = savings(receipt)
     words = {EXPECTED: "estimated by a roofline or a model", UNKNOWN: "not known"}
     known = ", ".join(f"{found.calls[how]} {text}" for how, text in words.items() if found.calls[how])

@@ -1,4 +1,4 @@
-"""Whether paired measurements differ by more than they scatter."""
+"""Compare a program with and without tables: run it in turn, trace it, and tell differences from noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import orjson
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import SIZE_FIELDS, Problem
-from diode_lut.programs.account import Run, counted, nothing_asked, run_with_receipt
+from diode_lut.programs.account import ProgramRun, counted, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, cold, without_leaks
 from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
 from diode_lut.receipts.receipt import Receipt
@@ -30,10 +30,10 @@ _STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
 
 
 class Speedup(NamedTuple):
-    """Times in seconds without and with tables, a pair for each repetition, and how much faster "with" is.
+    """Times in seconds without and with tables, a pair for each repetition, and the speed-up.
 
-    ``gain`` is the geometric mean of the ratios without / with; ``low`` and ``high`` are the ends of its 95 %
-    confidence interval, which supposes that the ratios' logarithms are normally distributed.
+    ``gain`` is the geometric mean of the ratios without / with. ``low`` and ``high`` are the ends of its 95 %
+    confidence interval, for normally distributed logarithms of the ratios.
     """
 
     without: Sequence[float]
@@ -49,7 +49,7 @@ class Speedup(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What to say of it, for people."""
+        """The verdict as text."""
         return _percent(self.gain) if self.is_clear else "no difference beyond noise"
 
     @property
@@ -68,7 +68,7 @@ def change_of(without: Sequence[float], tuned: Sequence[float]) -> Speedup:
 
 
 def spread_text(times: Sequence[float]) -> str:
-    """The median and the extremes of times in seconds, in a unit that suits them."""
+    """Return the median and the extremes of times in seconds, in a suitable unit."""
     scale, unit = next((scale, unit) for scale, unit in _UNITS if median(times) >= scale or unit == "us")
     middle, low, high = (f"{time / scale:.3g}" for time in (median(times), min(times), max(times)))
     return f"{middle} {unit}" if len(times) == 1 else f"{middle} {unit} ({low} to {high})"
@@ -82,7 +82,7 @@ _MOST = 9
 
 
 def _percent(gain: float) -> str:
-    """A gain as text, by which part of the time "without" the time is less or more."""
+    """Return a gain as text, as a change of the time "without"."""
     change = 1 / gain - 1
     if change > _MOST:
         return f"over {_MOST + 1} times the time"
@@ -99,7 +99,7 @@ WORDS = {
     "graph": "a call of a compiled graph",
     "gemms": "the GEMMs in a call of a graph",
 }
-"""What the times are called. Those of graphs are from traced runs."""
+"""The names of times. Times of graphs and GEMMs come from traced runs."""
 
 
 _LEAST_RUNS = 2
@@ -110,7 +110,7 @@ _TEMPLATE = "triton_tem_"
 
 
 class GemmChange(NamedTuple):
-    """A GEMM in the traced runs, by kind of run; empty where it was in none of them."""
+    """The times of a GEMM in traced runs with and without tables, empty if it was in none of them."""
 
     name: str
     without: Sequence[GemmTime]
@@ -118,7 +118,7 @@ class GemmChange(NamedTuple):
 
     @property
     def saved_ns(self) -> float:
-        """What the executions of a traced run save; 0 if there is nothing to compare with."""
+        """The time saved in a traced run, 0 without a comparison."""
         if not self.without or not self.tuned:
             return 0.0
         calls = min(time.calls for time in (*self.without, *self.tuned))
@@ -144,9 +144,9 @@ def middle_ns(times: Sequence[GemmTime]) -> float:
 
 
 class Comparison(NamedTuple):
-    """All that was found. ``changes`` are of WORDS, as far as they are known; ``receipt`` is of one run "with".
+    """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
-    ``on_gpu`` says whether traced times are those of GPU kernels. ``gemms`` begin with what gained most.
+    ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain.
     """
 
     command: Sequence[str]
@@ -158,7 +158,7 @@ class Comparison(NamedTuple):
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """All figures, for programs; times are in nanoseconds or, where the name says it, in seconds."""
+    """Return all figures for programs. Times are in nanoseconds or, if the name says so, in seconds."""
     devices = comparison.receipt.devices
     return {
         "command": list(map(printable, comparison.command)),
@@ -209,7 +209,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def losing_rows(comparison: Comparison) -> Iterator[str]:
-    """For each row of the user's own tables whose GEMM lost, the command after which it has the library's kernel.
+    """Yield a command for each row of the user's tables whose GEMM lost. It sets the library's kernel.
 
     Removing the row would not last: the next ``build`` from the same timings makes it again.
     """
@@ -249,7 +249,7 @@ _VARIABLES = {WITHOUT: {"DIODE_LUT_POLICY": "off"}, WITH: dict[str, str]()}
 KINDS = (WITHOUT, WITH)
 
 _OWN = "user: left out: "
-"""How a receipt's reason begins why one of the user's own tables could not answer."""
+"""The beginning of a receipt's reason against a table of the user's own."""
 
 _LEAST_PAIRS = 2
 """Fewer pairs have no spread."""
@@ -259,11 +259,11 @@ _TRACED_PAIRS = 3
 
 _INTERRUPTED = 130
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
-"""How much of the output of a program that fails is shown."""
+"""Maximum output of a failed program to show."""
 
 
 class ComparisonPlan(NamedTuple):
-    """What to compare: a program, its environment, how many pairs of runs, and the seconds until it is interrupted."""
+    """The program, its environment, the number of pairs of runs, and the seconds until it is interrupted."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -272,9 +272,9 @@ class ComparisonPlan(NamedTuple):
 
 
 class RunTimes(NamedTuple):
-    """What one run took, in seconds: all of it, compiling in the process that compiled longest, and a step.
+    """Seconds of a run: all of it, the longest compiling of a process, and a step.
 
-    None is not known. A step is the median of the process whose steps take longest; without marks, of printed times.
+    None is not known. A step is the median of the process with the longest steps, or of printed times without marks.
     """
 
     wall: float | None
@@ -283,7 +283,7 @@ class RunTimes(NamedTuple):
 
 
 class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
-    """A run failed or was interrupted, so the comparison ends; ``code`` is the exit code."""
+    """A run failed or was interrupted, so the comparison ends. ``code`` is the exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -310,13 +310,13 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
 
 
 def _in_turn(pairs: int) -> Iterator[str]:
-    """The kinds of runs, in alternating order, so that a drift of the machine hits both alike."""
+    """Yield kinds of runs in alternating order, so a drift of the machine affects both alike."""
     for number in range(pairs):
         yield from (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
 
 
 def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
-    """ProgramError, with what to do, if nothing was answered in a run with tables."""
+    """Raise ProgramError, with a remedy, if a run with tables had no answer."""
     devices = receipt.devices.values()
     if any(device.hits for device in devices):
         return
@@ -335,16 +335,16 @@ def _told(sample: RunTimes) -> str:
     return ", ".join(f"{name} {spread_text([time])}" for name, time in known.items())
 
 
-class _Result(NamedTuple):
-    """What came of one run."""
+class _OneRun(NamedTuple):
+    """The times, the receipt and the trace of a run."""
 
     sample: RunTimes
     receipt: Receipt
     times: GraphTimes | None
 
 
-def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _Result:
-    """One run; Ended if it was interrupted, or failed although it was not traced."""
+def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _OneRun:
+    """Run the program once. ComparisonEnded if it was interrupted, or failed without tracing."""
     with (
         tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as name,
         tempfile.TemporaryFile() as output,
@@ -357,10 +357,10 @@ def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced
                 raise ComparisonEnded(run.ended.code or _INTERRUPTED)
             said = _said(Path(name))
             times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
-        return _Result(_sample(run, said, output, plan), run.receipt, times)
+        return _OneRun(_sample(run, said, output, plan), run.receipt, times)
 
 
-def _tell_end(run: Run, kind: str, output: IO[bytes], tell: Callable[[str], None]) -> None:
+def _tell_end(run: ProgramRun, kind: str, output: IO[bytes], tell: Callable[[str], None]) -> None:
     if run.ended.interrupted:
         tell("interrupted: nothing is compared")
         return
@@ -375,7 +375,7 @@ def _tail(output: IO[bytes], size: int = _TAIL_BYTES) -> str:
 
 
 def _said(directory: Path) -> list[dict[str, Any]]:
-    """What the processes wrote at their ends."""
+    """Read the files that the processes wrote at their ends."""
     found = []
     for path in sorted(directory.glob("*[0-9].json")):
         with suppress(OSError, orjson.JSONDecodeError):
@@ -383,7 +383,7 @@ def _said(directory: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _sample(run: Run, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:
+def _sample(run: ProgramRun, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:
     compiled = [each["compile_s"] for each in said if each.get("compile_s")]
     steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
     printed = [] if steps else printed_steps(_tail(output, 1 << 24))
@@ -403,7 +403,7 @@ _PRINTED = re.compile(
 
 
 def printed_steps(output: str) -> list[float]:
-    """The times of steps, in seconds, that a program has printed; without the first half, which warms up."""
+    """Return the printed times of steps, in seconds, without the first half, which warms up."""
     found = [time for each in _PRINTED.finditer(output) if (time := _seconds(each)) > 0]
     return found[len(found) // 2 :]
 
@@ -419,7 +419,7 @@ def _seconds(found: re.Match[str]) -> float:
 def _changes(
     samples: Mapping[str, Sequence[RunTimes]], graphs: Mapping[str, Sequence[GraphTimes]]
 ) -> dict[str, Speedup]:
-    """By name, the times that are known of enough pairs of runs."""
+    """Return the known changes by name, if enough pairs of runs have the time."""
     times = {name: [[getattr(each, name) for each in samples[kind]] for kind in KINDS] for name in RunTimes._fields}
     times["graph"] = [[each.call_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
     times["gemms"] = [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
@@ -428,7 +428,7 @@ def _changes(
 
 
 def _traces(plan: ComparisonPlan, tell: Callable[[str], None]) -> dict[str, list[GraphTimes]]:
-    """The times in traces of some pairs of runs; none if one could not be traced."""
+    """Trace some pairs of runs. The times are empty if a run left no trace."""
     found: dict[str, list[GraphTimes]] = {WITHOUT: [], WITH: []}
     pairs = min(plan.pairs, _TRACED_PAIRS)
     for kind in _in_turn(pairs):

@@ -1,7 +1,7 @@
-"""Starting a program with the hook armed in all of its processes, passing signals on to it, and its exit code.
+"""Start a program with the hook armed in all its processes, pass signals on to it, and return its exit code.
 
-A program that shares our terminal stays in our process group, so that Ctrl-C and Ctrl-Z reach it as ever. Any other
-gets a session of its own, in which a signal for us reaches all of its processes.
+A program that shares our terminal stays in our process group, so Ctrl-C and Ctrl-Z reach it as ever. Any other program
+gets a session of its own, in which a signal for us reaches all its processes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import IO, NamedTuple
 from diode_lut.errors import ProgramError, as_command
 
 STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
-"""The directory of the module ``sitecustomize`` that arms the hook."""
+"""The directory of the module ``sitecustomize``, which arms the hook."""
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes for a program that cannot be started, as in shells."""
+"""Exit codes if a program cannot be started, as in shells."""
 
 _GRACE_S = 5.0
 """How long the other processes of a program may take to end after a signal, in seconds."""
@@ -38,23 +38,23 @@ _END_S = 60.0
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TYPED = (signal.SIGINT, signal.SIGQUIT)
-"""The signals that a terminal sends to all processes in the foreground."""
+"""The signals from a terminal to all processes in the foreground."""
 
 _MARKS = "_DIODE_LUT_RUN"
-"""The variable with the mark that all processes of a program have, behind those of programs that it is part of."""
+"""The variable with the marks of all programs that a process is part of, the innermost last."""
 
 _LEAKS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", flags=re.MULTILINE | re.DOTALL)
 
 
 def without_leaks(output: str) -> str:
-    """What a program printed, without the 40 lines on leaks that Triton 3.9 has at the end of each process."""
+    """Return a program's output without the 40 lines on leaks of Triton 3.9 at the end of each process."""
     return _LEAKS.sub("", output)
 
 
 class Ended(NamedTuple):
-    """How a program ended: its exit code, as shells have it, its wall time in seconds, and whether we got a signal.
+    """The end of a program: its exit code as in shells, its wall time in seconds, and whether we got a signal.
 
-    ``left`` is the number of its processes that go on, such as servers that it has started; known on Linux.
+    ``left`` is the number of its processes that go on, such as servers. It is known on Linux.
     """
 
     code: int
@@ -75,14 +75,14 @@ INHERITED = Streams()
 
 
 def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
-    """The environment in which every Python process imports diode_lut, with more variables."""
+    """Return the environment in which every Python process imports diode_lut, with more variables."""
     path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
     return {**environment, "DIODE_LUT": "1", "PYTHONPATH": path, **variables}
 
 
 @contextmanager
 def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The environment in which Inductor and Triton find no cache, and leave none."""
+    """Yield the environment in which Inductor and Triton find no cache, and leave none."""
     with tempfile.TemporaryDirectory(prefix="diode-lut-caches-", ignore_cleanup_errors=True) as directory:
         kept = {name: value for name, value in environment.items() if name != "TRITON_CACHE_DIR"}
         yield {**kept, "TORCHINDUCTOR_CACHE_DIR": directory}
@@ -96,11 +96,10 @@ def run_program(
 ) -> Ended:
     """Run a program to its end. ProgramError if it cannot be started.
 
-    The first signal that we get is passed on, and the program takes its time to end. With the second it is killed.
-    After ``limit_s`` seconds it gets SIGINT, as by Ctrl-C, and is killed if it does not end then; that counts as exit
-    code 0.
+    Our first signal is passed on, and the program takes its time to end. The second kills it. After ``limit_s`` seconds
+    it gets SIGINT, as by Ctrl-C, and is killed if it does not end then. In this case the exit code is 0.
     """
-    program = _Program(environment, shares_terminal=os.isatty(0))
+    program = _Running(environment, shares_terminal=os.isatty(0))
     start = time.monotonic()
     with program.forwarding():
         process = program.start(command, streams)
@@ -115,8 +114,8 @@ def run_program(
     return Ended(128 - code if code < 0 else code, seconds, bool(program.received), left)
 
 
-class _Program:
-    """A program that runs, and the signals that we got meanwhile."""
+class _Running:
+    """A running program, and our signals meanwhile."""
 
     def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
         self.received: list[int] = []
@@ -128,7 +127,7 @@ class _Program:
 
     @contextmanager
     def forwarding(self) -> Iterator[None]:
-        """Pass signals on instead of ending with them; those that are ignored here stay so."""
+        """Pass signals on instead of ending with them. Ignored signals stay ignored."""
         handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
         before = [(number, signal.signal(number, self._receive)) for number in handled]
         try:
@@ -138,7 +137,7 @@ class _Program:
                 signal.signal(number, handler)
 
     def start(self, command: Sequence[str], streams: Streams) -> subprocess.Popen[bytes]:
-        """Start it, and pass on the signals that came before."""
+        """Start the program, and pass on earlier signals."""
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own program
                 command,
@@ -156,7 +155,7 @@ class _Program:
         return self._process
 
     def end(self) -> None:
-        """Interrupt the program if it still runs, and kill what is left of it when it has had its time."""
+        """Interrupt the program if it still runs, and kill its remaining processes when their time is over."""
         assert self._process is not None
         if self._process.poll() is None:
             self._signal(signal.SIGINT)
@@ -166,7 +165,7 @@ class _Program:
         self._kill()
 
     def await_others(self, seconds: float) -> int:
-        """Wait until all processes of the program have ended, but no longer than this; return how many have not."""
+        """Wait for the end of all its processes, at most so many seconds, and return how many go on."""
         deadline = time.monotonic() + seconds
         while (running := len(self._processes())) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -204,9 +203,9 @@ class _Program:
                 os.kill(pid, signal.SIGKILL)
 
     def _processes(self) -> set[int]:
-        """All processes of the program that run.
+        """Return all running processes of the program.
 
-        On Linux they are found by their environment, also those in sessions of their own, as the ranks of torchrun are.
+        On Linux the environment tells them, even in sessions of their own, as the ranks of torchrun are.
         """
         assert self._process is not None
         mark = self._mark.encode()
@@ -215,7 +214,7 @@ class _Program:
 
 
 def _content(path: Path) -> bytes:
-    """What a file of /proc says; nothing of processes that have ended, or that are another user's."""
+    """Read a file of /proc. It is empty for ended processes, and for other users' processes."""
     with suppress(OSError):
         return path.read_bytes()
     return b""
@@ -229,7 +228,7 @@ def _not_started(program: str, error: OSError) -> ProgramError:
 
 
 def _remedy(program: str) -> str:
-    """What to write instead of something that is no program, as text; empty if nothing is known."""
+    """Return the remedy for a missing program, empty if none is known."""
     if not program:
         return "; the program's name is empty: a variable may be unset"
     if program.endswith(".py") and (" " not in program or Path(program).is_file()):

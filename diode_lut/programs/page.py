@@ -18,7 +18,7 @@ from diode_lut.receipts.receipt import Device, SourceRecord
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
 _LISTED = 10
-"""How many GEMMs are listed of those that gained, and of those that lost."""
+"""Number of listed GEMMs with a gain, and of listed GEMMs with a loss."""
 
 _METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Every run began
 with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
@@ -101,7 +101,7 @@ _WIDTH, _LEFT, _RIGHT = 320.0, 56.0, 10.0
 
 
 def _dots(change: Speedup) -> str:
-    """A dot for each run, on a scale that begins at zero."""
+    """Draw a dot for each run, on a scale that begins at zero."""
     highest = max(*change.without, *change.tuned)
     rows = (("without", change.without, 14.0), ("with", change.tuned, 38.0))
     drawn = []

@@ -1,7 +1,7 @@
-"""The time of each GEMM in compiled graphs, from traces of torch's profiler, which ``inductor.probe`` takes.
+"""Times of GEMMs in compiled graphs, from traces of torch's profiler, which ``hook/probe.py`` takes.
 
-GEMMs are known by their sizes and their type, whatever op or kernel computes them, so that runs with other kernels can
-be compared. A GEMM's time is that of its kernels on the GPU; where the trace has none, that of the op on the CPU.
+GEMMs are known by their sizes and type, whatever op or kernel computes them, so runs with other kernels can be
+compared. A GEMM's time is the time of its kernels on the GPU, or of the op on the CPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Event = Mapping[str, Any]
 
 
 class GemmTime(NamedTuple):
-    """A GEMM in one run: how often it was traced, its median time in nanoseconds, and its most frequent kernel."""
+    """A GEMM in a run: its number of traced calls, its median time in nanoseconds, and its most frequent kernel."""
 
     calls: int
     ns: float
@@ -51,11 +51,11 @@ class GemmTime(NamedTuple):
 
 
 class GraphTimes(NamedTuple):
-    """What the calls of compiled graphs took in one run.
+    """Times of compiled graphs in a run.
 
     ``gemms`` are by sizes and type, such as ``8x256x384 float32`` for M, N and K, with a batch in front. ``calls``
-    counts the calls of graphs. ``call_ns`` is the time of a call, the mean over the graphs' medians, and ``gemms_ns``
-    that of the GEMMs in it. ``on_gpu`` says whether these are times of GPU kernels.
+    counts calls of graphs. ``call_ns`` is the time of a call, the mean over the graphs' medians, and ``gemms_ns`` the
+    time of its GEMMs. ``on_gpu`` is whether these are times of GPU kernels.
     """
 
     gemms: dict[str, GemmTime]
@@ -65,8 +65,8 @@ class GraphTimes(NamedTuple):
     on_gpu: bool
 
 
-class _Op(NamedTuple):
-    """An op within a call of a graph, that call, and the op of a GEMM that it is or that it is part of."""
+class _TracedOp(NamedTuple):
+    """An op within a call of a graph, the call, and the op of a GEMM around it or itself."""
 
     event: Event
     call: Event
@@ -74,8 +74,8 @@ class _Op(NamedTuple):
 
 
 def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
-    """The times in the traces of a program's processes; None if no call of a graph was traced."""
-    traces = [_Trace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
+    """Return the times in the traces of a program's processes, or None without a traced call of a graph."""
+    traces = [_ProcessTrace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
     kind = CALL if any(trace.has(CALL) for trace in traces) else FIRST_CALL
     on_gpu = any(trace.on_gpu for trace in traces)
     calls: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
@@ -95,12 +95,12 @@ def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
 
 
 def _typical(times: Iterable[Sequence[float]]) -> float:
-    """The sum of times, without what is out of the ordinary."""
+    """Return the sum of times without outliers."""
     return sum(median(each) * len(each) for each in times)
 
 
-class _Trace:
-    """One process's trace."""
+class _ProcessTrace:
+    """The trace of a process."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
@@ -143,15 +143,18 @@ class _Trace:
                 longest = max(kernels[number], key=lambda kernel: float(kernel["dur"]))
                 yield _name(gemm), _ns(kernels[number]), longest["name"]
 
-    def _of(self, kind: str) -> Iterator[_Op]:
+    def _of(self, kind: str) -> Iterator[_TracedOp]:
         return (op for op in self._ops if op.call["name"].startswith(kind))
 
     def _kernels_of(self, op: Event) -> list[Event]:
         return self._kernels.get(op.get("args", {}).get("External id", object()), [])
 
 
-def _ops_in_calls(events: Iterable[Event]) -> Iterator[_Op]:
-    """The ops within calls of graphs. Ops of a thread are nested; of ops that begin together, the longer is outside."""
+def _ops_in_calls(events: Iterable[Event]) -> Iterator[_TracedOp]:
+    """Yield the ops within calls of graphs.
+
+    Ops of a thread are nested. If two begin together, the longer is outside.
+    """
     within: list[tuple[float, Event | None, Event | None]] = []
     thread: object = None
     for event in sorted(events, key=lambda each: (str(each["pid"]), str(each["tid"]), each["ts"], -each["dur"])):
@@ -166,7 +169,7 @@ def _ops_in_calls(events: Iterable[Event]) -> Iterator[_Op]:
             gemm = event
         within.append((event["ts"] + event["dur"], call, gemm))
         if call is not None:
-            yield _Op(event, call, gemm)
+            yield _TracedOp(event, call, gemm)
 
 
 def _is_gemm(name: str) -> bool:
@@ -188,7 +191,7 @@ def _name(gemm: Event) -> str:
 
 
 def unpadded(runs: Sequence[Mapping[str, GemmTime]]) -> dict[str, str]:
-    """For each name of a GEMM in some runs the name to show it by, which is that of the GEMM without padding.
+    """Return for each name of a GEMM in some runs the name to show: the name of the GEMM without padding.
 
     GEMMs are the same if their sizes are equal when rounded up to 16 bytes, and no run has more than one of them.
     """
@@ -213,13 +216,13 @@ def _padded(name: str) -> str:
 
 
 def _numbers(name: str) -> list[int]:
-    """The sizes in a GEMM's name; none if it has only a kernel's name."""
+    """Return the sizes in a GEMM's name, none for a kernel's name."""
     sizes, _, dtype = name.rpartition(" ")
     return [int(size) for size in sizes.split("x")] if dtype in ITEMSIZES else []
 
 
 def _sizes(name: str, args: Event) -> tuple[int, int, int, int]:
-    """B, M, N and K; ValueError if they are not known."""
+    """Return B, M, N and K. ValueError if they are not known."""
     shapes: list[list[int]] = args["Input Dims"]
     if name in _OPERANDS:
         a, b = (shapes[number] for number in _OPERANDS[name])

@@ -1,7 +1,7 @@
 """``tune``: run a program, measure the GEMMs that it missed, build a table of them, and run the program again.
 
-What the first run missed is kept until the end, and timings for good, so that an interrupted ``tune`` goes on where it
-stopped. Measuring and building are commands of ours, in processes of their own: they leave the device to the program.
+The misses of the first run are kept until the end, and timings for good, so an interrupted ``tune`` goes on where it
+stopped. Measuring and building are our own commands in processes of their own, which leave the device to the program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from diode_lut.files import append, open_to_append
 from diode_lut.hardware import Hardware, slug
 from diode_lut.problem import Problem
 from diode_lut.process import own_directory, own_tables_directory
-from diode_lut.programs.account import Run, counted, named_gemms, nothing_asked, run_with_receipt
+from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipts.read import read_receipt
 from diode_lut.receipts.receipt import Receipt, receipt_bytes
@@ -39,10 +39,10 @@ _NAMED = 3
 
 
 class Order(NamedTuple):
-    """What to tune: the program, its environment, the table to build (None for the user's own, one for each kind of
-    device), for how many seconds to measure, and after how many to interrupt the program.
+    """The program to tune, its environment, the table, the seconds to measure, and the seconds until it is interrupted.
 
-    ``compare`` is the command that measures what the table brings to the program.
+    ``table`` is None for the user's own tables, one for each kind of device. ``compare`` is the command that measures
+    the table's gain for the program.
     """
 
     command: Sequence[str]
@@ -54,9 +54,9 @@ class Order(NamedTuple):
 
 
 def tune(order: Order, tell: Callable[[str], None]) -> int:
-    """Do all of it, and return the exit code: the program's, or that of the step that failed.
+    """Tune, and return an exit code: the program's, or the failed step's.
 
-    ``tell`` prints a line. ProgramError if the table is for a device on which nothing was missed.
+    ``tell`` prints a line. ProgramError if nothing was missed on the table's device.
     """
     kept = _kept_receipt(order)
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
 
 
 def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -> tuple[int, bool]:
-    """The exit code, and whether the next ``tune`` goes on with the misses in ``kept``, which is open as ``file``."""
+    """Return the exit code, and whether the next ``tune`` goes on with the misses in ``kept``, open as ``file``."""
     before = None
     receipt = _interrupted(kept)
     if receipt is not None:
@@ -96,8 +96,10 @@ def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -
     return code, code >= INTERRUPTED
 
 
-def _measure_all(order: Order, receipt: Receipt, before: Run | None, kept: Path, tell: Callable[[str], None]) -> int:
-    """What follows the first run."""
+def _measure_all(
+    order: Order, receipt: Receipt, before: ProgramRun | None, kept: Path, tell: Callable[[str], None]
+) -> int:
+    """Measure, build, and run the program again."""
     if not losses(receipt):
         asked = any(device.calls for device in receipt.devices.values())
         tell(f"nothing to measure: {'no GEMM was missed' if asked else nothing_asked(receipt)}")
@@ -122,8 +124,8 @@ def _measure_all(order: Order, receipt: Receipt, before: Run | None, kept: Path,
     return after.ended.code
 
 
-def _run(order: Order, **variables: str) -> Run:
-    """The program, from cold caches: what comes from a cache is not asked."""
+def _run(order: Order, **variables: str) -> ProgramRun:
+    """Run the program from cold caches: a graph from a cache asks no question."""
     with cold({**order.environment, **variables}) as environment:
         return run_with_receipt(order.command, environment, None, limit_s=order.limit_s)
 
@@ -147,7 +149,7 @@ def _interrupted(kept: Path) -> Receipt | None:
 
 
 def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
-    """The table to build for each kind of device on which something was missed."""
+    """Return the table to build for each kind of device with misses."""
     missed = list(dict.fromkeys(loss.hardware for loss in losses(receipt)))
     if table is None:
         return {hardware: _own(own_tables_directory()) / f"{_name(hardware)}.json" for hardware in missed}
@@ -163,12 +165,12 @@ def _name(hardware: Hardware) -> str:
 
 
 def timings_of(table: Path) -> Path:
-    """The directory of the timings that a table is built from, beside it."""
+    """Return the directory of the timings of a table, beside it."""
     return table.with_suffix(".timings")
 
 
 def _measure(order: Order, hardware: Hardware, table: Path, receipt: Path, seconds: float) -> int:
-    """Measure what was missed on this device, and build the table from all of its timings; an exit code."""
+    """Measure the misses on this device, build the table from all its timings, and return an exit code."""
     timings = timings_of(table)
     timings.mkdir(parents=True, exist_ok=True)
     on_cpu = hardware.arch.startswith("cpu")
@@ -182,15 +184,17 @@ def _measure(order: Order, hardware: Hardware, table: Path, receipt: Path, secon
 
 
 def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) -> int:
-    """Run one of our commands, with its output on standard error; its exit code."""
+    """Run one of our commands with its output on standard error, and return its exit code."""
     command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
     environment = armed({**order.environment, **variables}, DIODE_LUT_STRICT="0")
     ended = run_program(command, environment, Streams(out=2))
     return ended.code or (INTERRUPTED if ended.interrupted else 0)
 
 
-def _brought(order: Order, receipt: Receipt, before: Run | None, after: Run, tables: Iterable[Path]) -> Iterator[str]:
-    """What the table brought: who answered before and now, the measured times, and the time of the runs."""
+def _brought(
+    order: Order, receipt: Receipt, before: ProgramRun | None, after: ProgramRun, tables: Iterable[Path]
+) -> Iterator[str]:
+    """Yield the table's effect: the answers before and now, the measured times, and the time of the runs."""
     missed = {loss.problem for loss in losses(receipt)}
     now = losses(after.receipt)
     yield f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now"
@@ -222,12 +226,12 @@ class Gain(NamedTuple):
 
     @property
     def saved_ns(self) -> float:
-        """What one execution saves."""
+        """The nanoseconds that one execution saves."""
         return self.baseline_ns - self.ns
 
 
 def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
-    """What the table saves of the time of aten, for the GEMMs that were missed, as they were measured alone."""
+    """Yield the time that the table saves for the missed GEMMs, as they were measured alone."""
     gains = [gain for gain in _gains(table) if gain.problem in missed]
     faster = sorted((gain for gain in gains if gain.saved_ns > 0), key=lambda gain: -gain.saved_ns)
     if not faster:

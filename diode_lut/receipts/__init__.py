@@ -1,1 +1,1 @@
-"""Receipts, which say what processes asked, what answered, and what was left to Inductor: their file format."""
+"""Receipts: the questions of a program's compiles, and their answers."""

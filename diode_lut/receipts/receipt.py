@@ -1,4 +1,4 @@
-"""What processes asked and got: the receipt of one process, or of many that were merged."""
+"""Receipts: the questions of one process or of many, and their answers. Here they are counted, merged and written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_PERMILLE = 1_000_000
 
 
 class Versions(NamedTuple):
-    """The software of a process; ``torch`` and ``triton`` are empty where they were not loaded."""
+    """The software of a process. ``torch`` and ``triton`` are empty if they were not loaded."""
 
     diode_lut: str
     python: str
@@ -30,7 +30,7 @@ class Versions(NamedTuple):
 
 
 class SourceRecord(NamedTuple):
-    """A table or model that could answer: its tier, its file, the file's SHA-256, its rows (0 for a model)."""
+    """A table or model with its tier, its file, the file's SHA-256, and its number of rows (0 for a model)."""
 
     tier: str
     path: str
@@ -39,11 +39,11 @@ class SourceRecord(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """An answer that was used: the tier, the digest of the file and the row that answered, and what Inductor got.
+    """An answer in use: its tier, the digest of its file, its row, and the configs that Inductor got.
 
-    ``row`` is the row's key as text, empty where a model answered. ``configs`` are texts, best first; with the setting
-    ``top_k`` at 1 there is one. ``over`` says for which sizes they are, where sizes may change; the problem then has
-    one of these. It is empty where none may.
+    ``row`` is the row's key as text, empty for a model. ``configs`` are texts, best first. With the setting ``top_k``
+    at 1 there is a single config. For a problem with dynamic sizes, ``over`` is the range of sizes that the configs
+    are for, and the problem has a size in it. Otherwise ``over`` is empty.
     """
 
     problem: Problem
@@ -55,14 +55,14 @@ class Hit(NamedTuple):
 
 
 class Miss(NamedTuple):
-    """A problem that was left to Inductor; ``over`` is as in Hit."""
+    """A problem left to Inductor. ``over`` is as in Hit."""
 
     problem: Problem
     over: str = ""
 
 
 class Skip(NamedTuple):
-    """A config of an answer that could not run, and the reason as text."""
+    """A config of an answer, and the reason why it could not run, as text."""
 
     problem: Problem
     tier: str
@@ -73,9 +73,9 @@ class Skip(NamedTuple):
 
 
 class Unfused(NamedTuple):
-    """A matmul behind which nothing was fused, and the reason as text.
+    """A matmul without a fused epilogue, and the reason as text.
 
-    The problem has the class of the epilogue that was refused, or none where it did not come to that.
+    The problem has the class of the refused epilogue, or none if no class was asked about.
     """
 
     problem: Problem
@@ -83,9 +83,9 @@ class Unfused(NamedTuple):
 
 
 class NoChoice(NamedTuple):
-    """A problem that was left to Inductor without asking tables and models, and the reason as text.
+    """A problem left to Inductor without a question to tables and models, and the reason as text.
 
-    Where sizes may change, the problem has some of them.
+    For dynamic sizes, the problem has sizes in their range.
     """
 
     problem: Problem
@@ -94,18 +94,18 @@ class NoChoice(NamedTuple):
 
 ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
 FREEZABLE = "Inductor has only the library's kernel, because weights are not frozen"
-"""Reasons of NoChoice. With the second, Inductor would have a choice if freezing were on in the compiling thread."""
+"""Reasons of NoChoice. In the second case, freezing in the compiling thread would give Inductor a choice."""
 
 
 @dataclass
 class Device:
-    """What was asked for one kind of hardware. The counters count questions of Inductor's.
+    """The questions about one kind of hardware. The counters count Inductor's questions.
 
-    ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. For
-    misses that a model knows, ``expected_permille`` is the gain over aten that it expects of its first config, in
-    thousandths. ``no_choice`` are those that no table could change anything about; they are not among the calls.
-    ``unfused`` has the matmuls that could have had an epilogue fused by the hook, but have none.
-    ``cached`` counts what was decided in an earlier compile, whose graph came from a cache: calls and ``no_choice``.
+    ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. If a
+    model knows a missed problem, ``expected_permille`` is its expected gain over aten, in thousandths. No table could
+    change anything about ``no_choice``, so these are not among the calls. ``unfused`` has matmuls for which the hook
+    could have fused an epilogue, but did not. ``cached`` counts the calls and ``no_choice`` of an earlier compile,
+    whose graph came from a cache.
     """
 
     sources: dict[SourceRecord, None] = field(default_factory=dict)
@@ -120,11 +120,11 @@ class Device:
 
     @property
     def calls(self) -> int:
-        """How often Inductor asked."""
+        """The number of questions."""
         return self.hits.total() + self.misses.total()
 
     def add(self, other: Device) -> None:
-        """Take in what another process asked for the same hardware."""
+        """Add the questions of another process about the same hardware."""
         self.sources.update(other.sources)
         self.left_out.update(other.left_out)
         self.hits.update(other.hits)
@@ -137,14 +137,14 @@ class Device:
             self.expect(problem, permille)
 
     def expect(self, problem: Problem, permille: int) -> None:
-        """Note the gain that a model expects for a problem; of several models, the largest."""
+        """Note the gain that a model expects for a problem. The largest of several counts."""
         highest = max(permille, self.expected_permille.get(problem, 1))
         self.expected_permille[problem] = min(highest, MAX_PERMILLE)
 
 
 @dataclass
 class Receipt:
-    """What a number of processes asked, for each hardware; ``selecting_ns`` is the time that selecting took."""
+    """The questions of some processes by hardware, and the time that selecting took, in nanoseconds."""
 
     processes: int = 1
     versions: dict[Versions, None] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Receipt:
 
 
 def merge_receipts(receipts: Iterable[Receipt]) -> Receipt:
-    """All receipts as one; in any order, the same file comes out."""
+    """Merge receipts. Their order does not matter."""
     merged = Receipt(0)
     for receipt in receipts:
         merged.processes += receipt.processes
@@ -173,9 +173,9 @@ MAX_VALUES = 5_000_000
 
 
 def receipt_bytes(receipt: Receipt) -> bytes:
-    """The content of the file; equal receipts have the same content.
+    """Return the content of the file. Equal receipts have the same content.
 
-    Of a receipt that readers would refuse, what was asked least is left out, half of it at a time, with a warning.
+    If a receipt is too large for readers, the half with the lowest counts is left out, with a warning, until it fits.
     """
     data = _encoded(receipt)
     while len(data) > MAX_BYTES or has_more_values(data, MAX_VALUES):
@@ -189,7 +189,7 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 
 def _half(device: Device) -> Device:
-    """The entries with the higher counts; of equal ones, the first."""
+    """Keep the half of the entries with the higher counts. Of equal counts, the first entries stay."""
     halves: dict[str, Any] = {
         name: Counter(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: len(counts) // 2]))
         for name, counts in _counters(device)
@@ -229,17 +229,17 @@ def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
 
 
 def versions_to_json(versions: Versions) -> dict[str, str]:
-    """The fields of the JSON object; software that was not loaded is left out."""
+    """Return the fields of the JSON object, without software that was not loaded."""
     return {name: version for name, version in versions._asdict().items() if version}
 
 
 def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
-    """The fields of the JSON object, without aliases, which only tables have."""
+    """Return the fields of the JSON object, without aliases, which only tables have."""
     return {"name": hardware.name, "arch": hardware.arch, "sm_count": hardware.sm_count}
 
 
 def _misses_to_json(device: Device) -> Iterator[dict[str, Any]]:
-    """Problems as ``collect`` takes them, with their calls, and with the gain that a model expects, if one does."""
+    """Yield problems as ``collect`` takes them, with their calls and the gain that a model expects."""
     for (problem, over), calls in sorted(device.misses.items()):
         expected = device.expected_permille.get(problem)
         more = {} if expected is None else {"expected_permille": expected}
@@ -247,7 +247,7 @@ def _misses_to_json(device: Device) -> Iterator[dict[str, Any]]:
 
 
 def over_to_json(over: str) -> dict[str, str]:
-    """The field of the JSON object that says for which sizes it is; none where no size may change."""
+    """Return the field of the JSON object for dynamic sizes, or no field."""
     return {"over": over} if over else {}
 
 

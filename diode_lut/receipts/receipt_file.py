@@ -1,13 +1,13 @@
-"""When a process writes its receipt, and to which file.
+"""Write the receipt of this process: when, and to which file.
 
-It is written after each graph, because a process may be killed, may replace itself by another program, or may end by
-``os._exit``; and at exit, when a process with torch says so too if it asked nothing.
+A process writes its receipt after each graph, because it may be killed, may replace itself by another program, or may
+end by ``os._exit``. It writes at exit as well. A process with torch then writes a receipt even if it asked nothing.
 
-A process alone writes exactly the file that the setting names. A rank of several (``WORLD_SIZE`` above 1) puts its
-``RANK`` before the suffix. A process that another one forked, or started with multiprocessing, puts its process number
-there, and so does one that finds that another process has written the file since it asked for the first time. Where the
-name has ``%p``, the process number is put there, and nowhere else. Process numbers come again, above all in containers:
-a file with such a number that another process has written is not replaced, and the name gets some random digits too.
+A process alone writes the very file in the setting. A rank of several (``WORLD_SIZE`` above 1) puts its ``RANK`` before
+the suffix. A forked process, or a child of multiprocessing, puts its process number there. So does a process if another
+has written the file since its own first question. If the name has ``%p``, the process number stands there, and nowhere
+else. Process numbers come again, above all in containers. So a file of another process with the same number is not
+replaced, and the name gets random digits too.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from typing import NamedTuple
 from diode_lut.errors import let_pass, printable
 from diode_lut.files import alone_in, open_regular, write_atomically
 from diode_lut.process import in_forked_children, is_forked, signals_held
-from diode_lut.receipts.receipt import Receipt
+from diode_lut.receipts.receipt import Receipt, receipt_bytes
 from diode_lut.settings import config
 
 log = logging.getLogger(__name__)
 
 AFTER_RUN = "_DIODE_LUT_RECEIPT_AFTER_RUN"
-"""The variable with the receipt of ``diode-lut run``, empty if that writes none: where a process that outlives the
-program puts its own receipt, because the directory that ``DIODE_LUT_RECEIPT`` names is gone."""
+"""The variable with the path of the receipt of ``diode-lut run``, empty if it writes none.
+
+A process that outlives the program puts its own receipt there, because the directory in ``DIODE_LUT_RECEIPT`` is gone.
+"""
 
 _MAX_RANK_DIGITS = 20
-"""How many digits a rank may have."""
+"""Maximum number of digits of a rank."""
 
 _BEGINNING_BYTES = 256
-"""A receipt says in its first bytes how many processes it is of."""
+"""The first bytes of a receipt have the field ``processes``."""
 
 _FREE_S, _SHARE = 0.25, 0.02
-"""Writing after graphs may take this many seconds, and more for this share of the time since the first question."""
+"""Writing after graphs may take so many seconds, and this share of the time since the first question."""
 
 
 class _Written(NamedTuple):
-    """The file that this process wrote, its content, and its state afterwards."""
+    """A file from this process, its content, and its state afterwards."""
 
     path: Path
     content: bytes
@@ -55,18 +57,18 @@ class _Written(NamedTuple):
 
 
 _lock = threading.RLock()
-"""Held while the receipt is written; reentrant, because a signal handler may compile."""
+"""Held while the receipt is written. It is reentrant, because a signal handler may compile."""
 _before: dict[Path, os.stat_result | None] = {}
-"""The content of the destination when this process asked for the first time."""
+"""The state of each destination at the first question."""
 _written: dict[Path, _Written] = {}
-"""The last receipt that this process has written for each destination."""
+"""The last receipt of this process for each destination."""
 _began = time.monotonic()
 _spent_s = 0.0
-"""How long this process has been writing after graphs."""
+"""The seconds spent on writing after graphs."""
 
 
 def arm(own_receipt: Callable[[], Receipt]) -> None:
-    """To be called when this process asks for the first time; ``own_receipt`` gives its receipt at exit."""
+    """Prepare for the first question. ``own_receipt`` returns the receipt at exit."""
     if config.receipt is not None:
         with suppress(OSError):  # write_at_exit warns of it
             path, numbered = _destination()
@@ -80,7 +82,7 @@ def arm(own_receipt: Callable[[], Receipt]) -> None:
 
 
 def write_after_graph(own_receipt: Callable[[], Receipt]) -> None:
-    """Write what this process has asked so far, unless that takes too much of its time, or cannot be written now."""
+    """Write the receipt so far, unless writing takes too much of the process's time, or fails."""
     global _spent_s
     start = time.monotonic()
     if config.receipt is None or _spent_s > _FREE_S + _SHARE * (start - _began):
@@ -93,9 +95,9 @@ def write_after_graph(own_receipt: Callable[[], Receipt]) -> None:
 
 
 def write_at_exit(own_receipt: Callable[[], Receipt]) -> None:
-    """Write this process's receipt, if it has one to write and it is not written yet; a failure is one warning.
+    """Write the receipt if the setting asks for it and it is not written yet. A failure is one warning.
 
-    Signals wait, such as a second SIGTERM for a process that ends because of the first.
+    Signals wait, such as a second SIGTERM while the process ends because of the first.
     """
     if config.receipt is None:
         return
@@ -111,8 +113,6 @@ def write_at_exit(own_receipt: Callable[[], Receipt]) -> None:
 
 
 def _write(own_receipt: Callable[[], Receipt], *, at_exit: bool) -> None:
-    from diode_lut.receipts.receipt import receipt_bytes
-
     with _lock:
         path, numbered = _destination()
         receipt = own_receipt()
@@ -155,7 +155,7 @@ def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
 
 
 def _destination() -> tuple[Path, bool]:
-    """Where to write, and whether that has the process number; OSError if the setting names no file.
+    """Return where to write, and whether the process number is in the name. OSError if the setting names no file.
 
     A path without a name stands for no receipt.
     """
@@ -201,7 +201,7 @@ def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
 
 
 def _wants_empty(path: Path) -> bool:
-    """Whether a process that asked nothing writes a receipt: only if it has torch, and never over another receipt."""
+    """Whether a process without a question writes a receipt: only with torch, and never over another receipt."""
     program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     inductors_worker = "_inductor" in Path(program).parts
     return "torch" in sys.modules and not inductors_worker and not path.exists()
@@ -218,7 +218,7 @@ def _multiprocess_child() -> bool:
 
 @in_forked_children
 def _begin_again() -> None:
-    """A forked process has written nothing, and the thread that was writing is not there."""
+    """Forget the parent's files, and its lock, whose thread is not in a fork."""
     global _lock
     _lock = threading.RLock()
     _before.clear()

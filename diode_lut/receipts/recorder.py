@@ -1,8 +1,7 @@
-"""What happens in this process, event by event: the statistics and the receipt are both made of these events.
+"""Record decisions as events, of which the statistics and the receipt of this process are made.
 
-The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``restored``,
-``devices_seen`` and ``sources_seen``.
-Each takes effect once, under one lock, in every Counts that is counting and in the receipt.
+The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``told``,
+``devices_seen`` and ``sources_seen``. Each takes effect once, under one lock, in all active Counts and in the receipt.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from diode_lut.templates.config import Config
 
 @dataclass(eq=False)
 class Counts:
-    """How many decisions were asked for, and what became of them.
+    """Numbers of decisions by their outcome.
 
-    ``hits`` counts answers per tier, ``fallbacks`` the problems that were left to Inductor, ``skipped_configs`` the
-    configs of answers that could not run and gave way to the next, ``unserved`` the answers of which none could run, so
-    that Inductor chose after all. ``no_choice`` counts the problems that no table could change anything about, so that
-    no decision was asked for. ``cached`` counts those predictions and ``no_choice`` that belong to an earlier
-    compile, whose graph came from a cache. ``seconds`` is the wall time of selecting, with the reading of tables at
-    first use. ``avg_confidence`` is that of the model's answers, 0 without any.
+    ``hits`` counts answers per tier, and ``fallbacks`` the problems left to Inductor. ``skipped_configs`` counts the
+    configs of answers that could not run and gave way to the next. ``unserved`` counts the answers without a config
+    that could run, so Inductor chose after all. No table could change anything about ``no_choice``, so nobody asked for
+    a decision. ``cached`` counts predictions and ``no_choice`` of an earlier compile, whose graph came from a cache.
+    ``seconds`` is the wall time of selecting, with the reading of tables at first use. ``avg_confidence`` is the mean
+    confidence of the model's answers, 0 without any.
     """
 
     total_predictions: int = 0
@@ -62,7 +61,7 @@ class Counts:
     avg_confidence: float = 0.0
 
     def add(self, other: Counts) -> None:
-        """Add what others count, but for ``seconds``."""
+        """Add other counts, except ``seconds``."""
         sure, others = self.hits[MODEL], other.hits[MODEL]
         if others:
             self.avg_confidence += (other.avg_confidence - self.avg_confidence) * others / (sure + others)
@@ -72,25 +71,25 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def as_dict(self) -> dict[str, Any]:
-        """A copy as plain values, all of one moment."""
+        """Return a consistent copy as plain values."""
         with _lock:
             return {**vars(self), "hits": dict(self.hits)}
 
 
 _lock = threading.RLock()
-"""Held while an event takes effect, and while the results are read; reentrant, because a signal handler may compile."""
+"""Held while an event takes effect or results are read. It is reentrant, because a signal handler may compile."""
 _counting = [Counts()]
-"""Whatever counts right now; the first is the process's own."""
+"""The active counts. The first are the process's own."""
 _collecting = threading.local()
-"""``collected``: what the innermost ``collecting`` of this thread has collected so far."""
+"""Its attribute ``collected`` belongs to the innermost ``collecting`` of this thread."""
 _devices: dict[Hardware, Device] = {}
-"""What was asked for each hardware, and which tables and models there are for it; also for hardware elsewhere."""
+"""The questions, tables and models by hardware, of this machine or another."""
 _present: set[Hardware] = set()
-"""The hardware of this machine, as far as it has been looked at."""
+"""The known hardware of this machine."""
 _asked: set[Hardware] = set()
-"""The hardware of this machine that this process has asked about; the first has the receipt written at exit."""
+"""The hardware of this machine with a question. The first question has the receipt written at exit."""
 _warned: set[tuple[Entry | None, Config]] = set()
-"""The configs that could not run, each with its row; None for those of models."""
+"""The configs that could not run, each with its row, or None for a model."""
 
 _config = lru_cache(maxsize=4096)(str)
 _row = lru_cache(maxsize=4096)(key_text)
@@ -102,14 +101,14 @@ def _configs(configs: tuple[Config, ...]) -> tuple[str, ...]:
 
 
 def selected(seconds: float) -> None:
-    """Selecting took this many seconds."""
+    """Count the seconds of selecting."""
     with _lock:
         for counts in _counts():
             counts.seconds += seconds
 
 
 def decided(decision: Decision, seconds: float) -> None:
-    """Inductor asked about a problem, and selecting took this many seconds."""
+    """Count a decision for Inductor, and the seconds of selecting."""
     tier, confidence = decision.tier, decision.confidence
     with _lock:
         for counts in _counts():
@@ -126,7 +125,7 @@ def decided(decision: Decision, seconds: float) -> None:
 
 
 def served(decision: Decision, configs: tuple[Config, ...]) -> None:
-    """Inductor got these configs of the decision; with none, it chose by itself."""
+    """Count the configs that Inductor got of a decision. Without any, it chose by itself."""
     hit = Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
     with _lock:
         for device in _receiving(decision.hardware):
@@ -142,7 +141,7 @@ def served(decision: Decision, configs: tuple[Config, ...]) -> None:
 
 
 def skipped(decision: Decision, config: Config, reason: str) -> bool:
-    """A config of the decision cannot run; whether that is the first time for this row, or for any model."""
+    """Count a config that cannot run, and return whether this is its first time for this row, or for any model."""
     with _lock:
         _skip(decision, config, reason)
         known = len(_warned)
@@ -159,7 +158,7 @@ def _skip(decision: Decision, config: Config, reason: str) -> None:
 
 
 def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
-    """This problem is left to Inductor without a question, for this reason."""
+    """Count a problem left to Inductor without a question."""
     with _lock:
         for counts in _counts():
             counts.no_choice += 1
@@ -168,14 +167,14 @@ def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
 
 
 def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
-    """Nothing is fused behind this matmul, for this reason."""
+    """Count a matmul without a fused epilogue."""
     with _lock:
         for device in _receiving(hardware):
             device.unfused[Unfused(problem, reason)] += 1
 
 
 def told(counts: Counts, devices: Mapping[Hardware, Device], *, cached: bool) -> None:
-    """Add what ``collecting`` found when a graph was compiled that comes from a cache, or from another process."""
+    """Add the result of ``collecting`` for a graph from a cache or another process."""
     with _lock:
         for each in _counts():
             each.add(counts)
@@ -187,13 +186,13 @@ def told(counts: Counts, devices: Mapping[Hardware, Device], *, cached: bool) ->
 
 
 def devices_seen(hardware: Iterable[Hardware]) -> None:
-    """This machine has these devices."""
+    """Note the devices of this machine."""
     with _lock:
         _present.update(hardware)
 
 
 def sources_seen(selector: Selector) -> None:
-    """These tables and models can answer for the selector's hardware, which need not be this machine's."""
+    """Note the tables and models for the selector's hardware, of this machine or another."""
     with _lock:
         device = _devices.setdefault(selector.hardware, Device())
         for tier in selector.tiers:
@@ -204,13 +203,13 @@ def sources_seen(selector: Selector) -> None:
 
 
 def own_counts() -> Counts:
-    """Those of the whole process, which go on counting."""
+    """Return the counts of the whole process, which go on counting."""
     return _counting[0]
 
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """New counts, of what happens within the ``with`` block, in any thread."""
+    """Count the events within the ``with`` block, in any thread."""
     counts = Counts()
     with _lock:
         _counting.append(counts)
@@ -222,7 +221,7 @@ def counting() -> Iterator[Counts]:
 
 
 class Collected(NamedTuple):
-    """What one thread has asked for within a block."""
+    """The questions of a thread within a block."""
 
     counts: Counts
     devices: dict[Hardware, Device]
@@ -230,7 +229,7 @@ class Collected(NamedTuple):
 
 @contextmanager
 def collecting() -> Iterator[Collected]:
-    """What this thread asks for within the ``with`` block, but for what an inner block collects."""
+    """Collect the questions of this thread within the ``with`` block, except in an inner block."""
     collected, before = Collected(Counts(), {}), _collecting.__dict__.get("collected")
     _collecting.collected = collected
     try:
@@ -240,7 +239,7 @@ def collecting() -> Iterator[Collected]:
 
 
 def own_receipt() -> Receipt:
-    """What this process has asked so far; what happens later does not change it."""
+    """Return the receipt of this process so far, as a copy."""
     torch, triton = (str(getattr(sys.modules.get(name), "__version__", "")) for name in ("torch", "triton"))
     versions = Versions(__version__, platform.python_version(), torch, triton)
     with _lock:
@@ -250,19 +249,19 @@ def own_receipt() -> Receipt:
 
 
 def _counts() -> list[Counts]:
-    """Whatever counts what this thread asks for."""
+    """Return all counts of this thread's questions."""
     collected = _collecting.__dict__.get("collected")
     return _counting if collected is None else [*_counting, collected.counts]
 
 
 def _receiving(hardware: Hardware) -> list[Device]:
-    """Wherever it is noted what this thread asks for on a device of this machine."""
+    """Return all devices in which a question of this thread about a device of this machine is noted."""
     device, collected = _device(hardware), _collecting.__dict__.get("collected")
     return [device] if collected is None else [device, collected.devices.setdefault(hardware, Device())]
 
 
 def _device(hardware: Hardware) -> Device:
-    """Where the receipt has what is asked for a device of this machine."""
+    """Return the receipt's entry of a device of this machine."""
     if not _asked:
         receipt_file.arm(own_receipt)
     _asked.add(hardware)
@@ -274,19 +273,19 @@ def _device(hardware: Hardware) -> Device:
 
 
 def _who(decision: Decision) -> tuple[str, str, str]:
-    """The tier, the digest of the file, and the row that answered."""
+    """Return tier, digest of the file, and row of an answer."""
     digest = "" if decision.source is None else decision.source.digest
     return decision.tier, digest, "" if decision.entry is None else _row(decision.entry)
 
 
 def _text(text: str) -> str:
-    """The text without what JSON cannot hold: names of files need not be UTF-8."""
+    """Replace parts that JSON cannot hold: names of files need not be UTF-8."""
     return text.encode(errors="replace").decode()
 
 
 @in_forked_children
 def _begin_again() -> None:
-    """A forked process has its parent's tables and has asked nothing; its lock is free."""
+    """Keep the parent's tables in a fork, but not its questions, nor its lock."""
     global _lock
     _lock = threading.RLock()
     _counting[0] = Counts()

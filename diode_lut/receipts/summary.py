@@ -1,10 +1,10 @@
-"""What a receipt shows: who answered how many calls, and the misses by the time that they may have cost.
+"""The report of a receipt: how many calls each tier answered, and the misses by the time they may have cost.
 
-The costs are estimated without measuring, to put misses in order. The time of one execution is estimated by a roofline:
-the larger of the times that the arithmetic takes at the device's peak and that the matrices take at the peak of memory.
-A table would save the share of it that a model expects, where a model knows the problem, else the share that tables
-typically save. A receipt does not know how often a compiled matmul runs, so each counts once. Where the peaks of a
-device are not known, its misses are in the order of their arithmetic.
+The cost of a miss is an estimate that puts misses in order. The time of one execution is a roofline: the larger of the
+time of the arithmetic at the device's peak and the time of the matrices at the peak of memory. A table would save the
+share of it that a model expects. Where no model knows the problem, it would save the share that tables typically save.
+A receipt does not know how often a compiled matmul runs, so each counts once. Where the peaks of a device are not
+known, its misses are in the order of their arithmetic.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from diode_lut.receipts.receipt import (
     Device,
     NoChoice,
     Receipt,
-    SourceRecord,
     Unfused,
-    Versions,
     hardware_to_json,
     over_to_json,
     versions_to_json,
@@ -36,13 +34,11 @@ from diode_lut.templates.config import baseline
 TYPICAL_PERMILLE = 1100
 """The gain over aten in thousandths, without a model: about the mean of the shipped H200 table."""
 
-_FREEZING = "torch._inductor.config.freezing = True, set in the thread that compiles, gives it one for {}"
-
 
 class Loss(NamedTuple):
-    """A problem that was missed ``calls`` times, with the nanoseconds lost if each call ran once.
+    """A problem, missed ``calls`` times, with the nanoseconds lost if each call ran once.
 
-    ``nanoseconds`` is None where the device's peaks are not known. ``by_model`` says whether a model knows the problem.
+    ``nanoseconds`` is None where the device's peaks are not known. ``by_model`` is whether a model knows the problem.
     ``over`` is as in Miss.
     """
 
@@ -55,18 +51,16 @@ class Loss(NamedTuple):
 
 
 def freezing(devices: Iterable[Device]) -> list[str]:
-    """The remedy for GEMMs among which Inductor would have a choice with frozen weights; empty if there are none."""
-    found = dict.fromkeys(
-        str(each.problem) for device in devices for each in device.no_choice if each.reason == FREEZABLE
-    )
-    if not found:
-        return []
-    first, *others = found
-    return [_FREEZING.format(first + (f" and {len(others)} more" if others else ""))]
+    """Name the remedy for GEMMs that have a choice once weights are frozen; empty if there are none."""
+    lefts = (left for device in devices for left in device.no_choice)
+    found = [*dict.fromkeys(str(left.problem) for left in lefts if left.reason == FREEZABLE)]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    setting = "torch._inductor.config.freezing = True, set in the thread that compiles, gives it one for"
+    return [f"{setting} {found[0]}{more}"] if found else []
 
 
 def losses(receipt: Receipt) -> list[Loss]:
-    """All misses of a receipt, the most time lost first."""
+    """Return all misses of a receipt, the most time lost first."""
     found: list[tuple[float, float, Loss]] = []
     for hardware, device in receipt.devices.items():
         for (problem, over), calls in device.misses.items():
@@ -84,27 +78,29 @@ _SHOWN = 10
 
 
 def as_text(receipt: Receipt) -> str:
-    """The whole report."""
-    lines = [
-        f"{_count(receipt.processes, 'process', 'processes')}, {receipt.selecting_ns / 1e6:.1f} ms spent on selecting"
-    ]
-    lines += map(_software, sorted(receipt.versions))
+    """Return the whole report."""
+    processes = _count(receipt.processes, "process", "processes")
+    lines = [f"{processes}, {receipt.selecting_ns / 1e6:.1f} ms spent on selecting"]
+    software = (versions_to_json(versions) for versions in sorted(receipt.versions))
+    lines += [", ".join(f"{name} {version}" for name, version in each.items()) for each in software]
     lost = losses(receipt)
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
-        lines += ["", *_device(hardware, device, [loss for loss in lost if loss.hardware == hardware])]
+        lines += ["", str(hardware), *_sources(device), *_answers(device), *_ranges(device)]
+        lines += [*_misses([loss for loss in lost if loss.hardware == hardware]), *_skipped(device)]
     if not any(device.calls or device.no_choice for device in receipt.devices.values()):
         lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
     return as_lines(lines)
 
 
-def _software(versions: Versions) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions._asdict().items() if version)
-
-
-def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[str]:
-    yield str(hardware)
-    yield from (f"  {_source(source)}" for source in sorted(device.sources))
+def _sources(device: Device) -> Iterator[str]:
+    for source in sorted(device.sources):
+        rows = f", {source.rows} rows" if source.rows else ""
+        yield f"  {source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
     yield from (f"  {reason}" for reason in sorted(device.left_out))
+
+
+def _answers(device: Device) -> Iterator[str]:
+    """Yield how many calls were answered, and why others were not."""
     if device.calls:
         answered = device.hits.total()
         by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
@@ -119,18 +115,10 @@ def _device(hardware: Hardware, device: Device, lost: list[Loss]) -> Iterator[st
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _by_reason(device.unfused.items()).items():
         yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
-    yield from _ranges(device)
-    yield from _misses(lost)
-    yield from _skipped(device)
-
-
-def _source(source: SourceRecord) -> str:
-    rows = f", {source.rows} rows" if source.rows else ""
-    return f"{source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
 
 
 def _ranges(device: Device) -> Iterator[str]:
-    """The kernels of GEMMs with a dynamic size, each with its part of the range."""
+    """Yield the kernels of GEMMs with a dynamic size, each with its part of the range."""
     hits = [(-calls, hit) for hit, calls in device.hits.items() if hit.over]
     if hits:
         yield "  kernels for sizes that may change:"
@@ -152,7 +140,7 @@ def _misses(lost: list[Loss]) -> Iterator[str]:
 
 
 def _skipped(device: Device) -> Iterator[str]:
-    reasons = Counter({(skip.config, skip.row or skip.tier, skip.reason): 0 for skip in device.skipped})
+    reasons = Counter[tuple[str, str, str]]()
     for skip, calls in device.skipped.items():
         reasons[skip.config, skip.row or skip.tier, skip.reason] += calls
     if reasons:
@@ -162,16 +150,16 @@ def _skipped(device: Device) -> Iterator[str]:
     yield from _more(len(reasons), "configs")
 
 
-def _more(count: int, what: str) -> Iterable[str]:
-    return [f"    and {count - _SHOWN} more {what}"] if count > _SHOWN else []
+def _more(count: int, things: str) -> list[str]:
+    return [f"    and {count - _SHOWN} more {things}"] if count > _SHOWN else []
 
 
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _count(number: int, thing: str, things: str) -> str:
+    return f"{number} {thing if number == 1 else things}"
 
 
 def as_json(receipt: Receipt) -> str:
-    """Of each device the calls and who answered them, and all misses, the most time lost first."""
+    """Return the calls of each device with their tiers, and all misses, the most time lost first, as JSON."""
     report = {
         "processes": receipt.processes,
         "selecting_ns": receipt.selecting_ns,
@@ -210,7 +198,7 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
 
 
 def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
-    """Per class of epilogue: how many were fused, and how many were not because that is as fast."""
+    """Count for each class of epilogue how many were fused, and how many the library's kernel left apart."""
     found = dict.fromkeys(EPILOGUES, (0, 0))
     for hit, calls in device.hits.items():
         fused, apart = found[hit.problem.epilogue]
@@ -220,7 +208,7 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
 
 
 def _by_reason(left: Iterable[tuple[NoChoice | Unfused, int]]) -> dict[str, int]:
-    """Per reason how often, the most frequent one first."""
+    """Count each reason, the most frequent first."""
     times = Counter[str]()
     for each, count in sorted(left):
         times[each.reason] += count
@@ -228,7 +216,6 @@ def _by_reason(left: Iterable[tuple[NoChoice | Unfused, int]]) -> dict[str, int]
 
 
 def _calls_by_tier(device: Device) -> dict[str, int]:
-    """How many calls each tier answered."""
     calls = dict.fromkeys(TIERS, 0)
     for hit, count in device.hits.items():
         calls[hit.tier] += count

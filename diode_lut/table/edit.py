@@ -261,7 +261,7 @@ def _one_sided(before: Entry | None, claim: Claim) -> tuple[Claim | None, Remark
     return claim.in_conflict(text), Remark(key_text(entry), f"{text}: stays", conflict=True)
 
 
-class _Verdict(NamedTuple):
+class _Judgement(NamedTuple):
     """The winner stays. The reason is empty for a conflict."""
 
     winner: Claim
@@ -269,7 +269,7 @@ class _Verdict(NamedTuple):
     reason: str
 
 
-def _judge(ours: Claim, theirs: Claim) -> _Verdict:
+def _judge(ours: Claim, theirs: Claim) -> _Judgement:
     """Decide which row stays. Without evidence it is ours, as a conflict.
 
     A row with a note, which a person wrote, beats a row without. Next count the gain over aten, if it differs by more
@@ -280,20 +280,20 @@ def _judge(ours: Claim, theirs: Claim) -> _Verdict:
     gains = [entry.best.gain_permille or 0 for entry in (one, other)]
     if one.note and other.note:
         if same and one.note == other.note:
-            return _Verdict(ours, theirs, same)
+            return _Judgement(ours, theirs, same)
     else:
         for ours_has, theirs_has, reason in _evidence(ours, theirs):
             if ours_has != theirs_has:
                 winner, loser = (ours, theirs) if ours_has > theirs_has else (theirs, ours)
-                return _Verdict(winner, loser, reason)
+                return _Judgement(winner, loser, reason)
         if same:
-            return _Verdict(ours, theirs, same)
+            return _Judgement(ours, theirs, same)
     for claim, loser, better in ((ours, theirs, gains[0] > gains[1]), (theirs, ours, gains[0] < gains[1])):
         if claim.side.prefer == claim.side.name:
-            return _Verdict(claim, loser, f"{claim.side.name} was asked for")
+            return _Judgement(claim, loser, f"{claim.side.name} was asked for")
         if claim.side.prefer == BEST and better:
-            return _Verdict(claim, loser, "it gains more over aten")
-    return _Verdict(ours, theirs, "")
+            return _Judgement(claim, loser, "it gains more over aten")
+    return _Judgement(ours, theirs, "")
 
 
 def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
@@ -306,7 +306,7 @@ def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
     yield ours.side.software, theirs.side.software, "it was measured with newer software"
 
 
-def _resolve(verdict: _Verdict) -> tuple[Claim, Remark]:
+def _resolve(verdict: _Judgement) -> tuple[Claim, Remark]:
     """Return the winner, with a note if it is in conflict, and a remark."""
     winner, loser, reason = verdict
     key = key_text(winner.entry)

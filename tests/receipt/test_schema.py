@@ -100,7 +100,7 @@ def test_what_is_written_can_be_read(monkeypatch: pytest.MonkeyPatch, caplog: py
     left = [NoChoice(problem, "a reason") for problem in problems[:3]]
     device.no_choice.update(left)
     receipt = Receipt(7, devices={H200: device})
-    for module in ("read", "write"):
+    for module in ("read", "receipt"):
         monkeypatch.setattr(f"diode_lut.receipts.{module}.MAX_VALUES", 700)
     read = read_receipt(Path("r.json"), receipt_bytes(receipt))
     assert read.processes == 7
