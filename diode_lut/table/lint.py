@@ -79,10 +79,11 @@ def _of_meaning(document: dict[str, Any], good: Mapping[int, Entry], broken: lis
     hardware = document.get("hardware")
     arch = hardware.get("arch") if isinstance(hardware, dict) else None
     arch = arch if isinstance(arch, str) else None
+    decoder = RowDecoder()
     for number in broken:
         row = document["entries"][number]
         if isinstance(row, dict):
-            entry, faults = RowDecoder().readable(row)
+            entry, faults = decoder.readable(row)
             yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
     for number, entry in good.items():
         yield from (fault.inside("entries", number) for fault in useless(entry, arch))

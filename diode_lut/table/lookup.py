@@ -225,9 +225,10 @@ class Neighbours:
             firsts = ((other, self._rows[numbers[0]]) for other, numbers in self._numbers.items())
             self._sharing[kind] = [other for other, row in firsts if _share_a_kind(entry, row)]
         found: list[int] = []
+        (least_batch, _), *_ = ranges
         for other in self._sharing[kind]:
             op, *_ = other
-            if op is not None and op not in BATCHED and not entry.covers_unbatched:
+            if op is not None and op not in BATCHED and least_batch > 1:
                 continue
             numbers = self._numbers[other]
             end = bisect_left(numbers, stop)
