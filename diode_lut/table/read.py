@@ -335,7 +335,7 @@ _astuple = msgspec.structs.astuple
 _PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
 
 
-class _Configs(dict[Any, Config]):
+class _KnownConfigs(dict[Any, Config]):
     """The configs of a template, by the values that ``pick`` takes from a decoded config.
 
     A table has few different configs, so equal configs are the same object.
@@ -361,7 +361,7 @@ class RowDecoder:
         self._parts = {}
         for template, kind in CONFIGS.items():
             *tunables, _ = kind.__struct_fields__
-            configs = _Configs(template, tuple(tunables))
+            configs = _KnownConfigs(template, tuple(tunables))
             self._parts[kind] = configs.__getitem__, configs.pick
 
     def rows(self, text: bytes) -> list[Entry]:
