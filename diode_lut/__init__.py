@@ -89,6 +89,6 @@ _LOADED = {"torch", "diode_lut.receipts.recorder"}
 atexit.register(_write_receipt)
 if autoregister():
     remember_code()
-    when_imported("torch._inductor.config", "diode_lut.hook.install:install")
+    when_imported("torch._inductor.config", "diode_lut.hook.patches:install")
 if "_DIODE_LUT_PROBE" in os.environ:  # `diode-lut compare` has started this program
-    when_imported("torch._inductor.config", "diode_lut.hook.probe:begin")
+    when_imported("torch._inductor.config", "diode_lut.hook.patches:install_probe")

@@ -1,4 +1,4 @@
-"""``doctor``: checks whether diode_lut works in this process and in programs with its environment, and the findings.
+"""``doctor``: checks whether diode_lut works in this process and in programs with its environment.
 
 The two differ: a program makes settings of its own, and its environment may be changed before it starts.
 """
@@ -6,7 +6,6 @@ The two differ: a program makes settings of its own, and its environment may be 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -30,13 +29,13 @@ from diode_lut.decide.choosers import registered
 from diode_lut.decide.sources import shown
 from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
-from diode_lut.hook.versions import NEWEST, OLDEST
+from diode_lut.hook.versions import NEWEST, OLDEST, release
 from diode_lut.problem import Problem
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
 
 class Finding(NamedTuple):
-    """``state`` is ``ok``, ``note`` for what may be intended, or ``wrong``; then ``remedy`` says what to do."""
+    """A finding. ``state`` is ``ok``, ``note`` if it may be intended, or ``wrong``; then ``remedy`` is the remedy."""
 
     topic: str
     state: str
@@ -45,17 +44,17 @@ class Finding(NamedTuple):
 
 
 def fine(topic: str, text: str) -> Finding:
-    """A finding that is as it should be."""
+    """Return a good finding."""
     return Finding(topic, "ok", text)
 
 
 def note(topic: str, text: str) -> Finding:
-    """A finding that may be intended."""
+    """Return a finding that may be intended."""
     return Finding(topic, "note", text)
 
 
 def wrong(topic: str, text: str, remedy: str) -> Finding:
-    """A finding that keeps tables from being used, or may do so."""
+    """Return a finding that keeps tables from being used, or may do so."""
     return Finding(topic, "wrong", text, remedy)
 
 
@@ -67,24 +66,20 @@ def software() -> Iterator[Finding]:
         remedy = f"{install_command('torch')}; tables can be read, checked, edited and built without it"
         yield wrong("torch", f"cannot be imported ({error}), so there is nothing to hook into", remedy)
         return
-    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
-    if OLDEST <= version <= NEWEST:
+    if OLDEST <= release() <= NEWEST:
         yield fine("torch", torch.__version__)
     else:
         known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
         yield wrong("torch", f"{torch.__version__} is not supported by the hook", f"install torch {known}")
-    yield _triton(needed=torch.cuda.is_available())
-
-
-def _triton(*, needed: bool) -> Finding:
     if find_spec("triton"):
         try:
-            return fine("triton", str(import_module("triton").__version__))
+            yield fine("triton", str(import_module("triton").__version__))
         except BROKEN_IMPORT as error:
-            return wrong("triton", f"cannot be imported ({error})", "install it again, or remove it")
-    if needed:
-        return wrong("triton", "is not installed, so Triton kernels cannot be compiled", "pip install triton")
-    return note("triton", "is not installed; it is not needed on a CPU")
+            yield wrong("triton", f"cannot be imported ({error})", "install it again, or remove it")
+    elif torch.cuda.is_available():
+        yield wrong("triton", "is not installed, so Triton kernels cannot be compiled", "pip install triton")
+    else:
+        yield note("triton", "is not installed; it is not needed on a CPU")
 
 
 def hook() -> Iterator[Finding]:
@@ -96,9 +91,9 @@ def hook() -> Iterator[Finding]:
         return
 
     try:
-        from diode_lut.hook import health
+        from diode_lut.hook import patches, switch
 
-        missing = health.what_is_missing()
+        missing = patches.what_is_missing()
     except BROKEN_IMPORT as error:
         yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
         return
@@ -107,9 +102,9 @@ def hook() -> Iterator[Finding]:
             "hook", "; ".join(missing), "see the warnings above: the hook could not be installed in this Inductor"
         )
         return
-    below = health.below()
+    below = patches.below()
     yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
-    fault = health.cache_fault()
+    fault = switch.cache_fault()
     if fault:
         remedy = "set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, and report this with the version of torch"
         yield wrong("caches", fault, remedy)
@@ -121,7 +116,7 @@ _LIBRARIES = "pip install --force-reinstall numpy safetensors"
 
 
 def own_settings() -> Iterator[Finding]:
-    """Check for settings that this process has made itself."""
+    """Check for settings this process has made itself."""
     from_environment = vars(Settings())
     for name, value in vars(config).items():
         if value != from_environment[name]:
@@ -129,44 +124,31 @@ def own_settings() -> Iterator[Finding]:
 
 
 def environment() -> Iterator[Finding]:
-    """Check what a program gets from the environment: settings, variables that have no effect, and threads."""
-    yield _import()
-    yield from _variables()
-    if sys.modules.get("torch") is not None:
-        yield from _threads()
-
-
-def _import() -> Finding:
-    """Whether a program must import diode_lut: not with the variable that the line in diode_lut.pth reads."""
-    value = os.environ.get("DIODE_LUT", "")
+    """Check the environment of a program: settings, variables without an effect, and threads."""
+    value = os.environ.get("DIODE_LUT", "")  # the line in diode_lut.pth reads it
     if value.lower() in ("", "0", "false", "no", "off"):
         text = "a program is served as soon as it imports diode_lut, under `run`, or with DIODE_LUT=1"
-        return fine("import", f"{text}; other variables alone change nothing")
-    if any(Path(directory, "diode_lut.pth").is_file() for directory in sys.path):
-        return fine("import", f"DIODE_LUT={value}: programs of this Python are served without an import")
-    remedy = "install diode_lut with pip, or start the program with: python -m diode_lut run -- PROGRAM"
-    return wrong("import", f"DIODE_LUT={value} has no effect, because this Python has no diode_lut.pth", remedy)
-
-
-def _threads() -> Iterator[Finding]:
-    """On a CPU the number of threads decides which tables are asked."""
-    threads = detect_hardware("cpu").sm_count
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        if name in os.environ:
-            yield note("threads", f"{name}={os.environ[name]}; on a CPU, tables for that many threads are asked")
-            return
-    if threads > 1 and any(file.hardware.is_cpu for file in find_tables(config.tables) if not is_model(file.path)):
-        rank = "torchrun gives each rank one thread unless OMP_NUM_THREADS is set"
-        yield note("threads", f"{threads}; {rank}, and then other tables are asked on a CPU")
-
-
-def _variables() -> Iterator[Finding]:
+        yield fine("import", f"{text}; other variables alone change nothing")
+    elif any(Path(directory, "diode_lut.pth").is_file() for directory in sys.path):
+        yield fine("import", f"DIODE_LUT={value}: programs of this Python are served without an import")
+    else:
+        remedy = "install diode_lut with pip, or start the program with: python -m diode_lut run -- PROGRAM"
+        yield wrong("import", f"DIODE_LUT={value} has no effect, because this Python has no diode_lut.pth", remedy)
     for fault in faults_in_environment():
         yield wrong("settings", fault, "correct the variable, or unset it")
     defaults = vars(Settings({}))
     for name, value in vars(Settings()).items():
         if value != defaults[name]:
             yield note("settings", f"{name}={value!r}, set by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
+    if sys.modules.get("torch") is None:
+        return
+    threads = detect_hardware("cpu").sm_count  # on a CPU it decides which tables are asked
+    variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ), None)
+    if variable is not None:
+        yield note("threads", f"{variable}={os.environ[variable]}; on a CPU, tables for that many threads are asked")
+    elif threads > 1 and any(each.hardware.is_cpu for each in find_tables(config.tables) if not is_model(each.path)):
+        rank = "torchrun gives each rank one thread unless OMP_NUM_THREADS is set"
+        yield note("threads", f"{threads}; {rank}, and then other tables are asked on a CPU")
 
 
 def devices() -> Iterator[Finding]:
@@ -183,7 +165,11 @@ def devices() -> Iterator[Finding]:
 
 def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
     tiers = tiers_for(hardware, config.tables, config.tiers, registered())
-    yield from _faulty(hardware)
+    problem = Problem.of("mm", 1024, 1024, 1024, dtype="float32", layout="nt")
+    for chooser in registered():  # functions of the user's that fail on an ordinary problem
+        reason = chooser.ask(problem, hardware).reason
+        if chooser.faulty:
+            yield wrong("answers", f"chooser {chooser.name}: {reason}, for {problem}", "correct the function")
     sources = [(tier.name, source) for tier in tiers for source in tier.sources]
     for tier_name, source in sources:
         name = shown(source.path) if source.path else source.name()
@@ -199,22 +185,15 @@ def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
         yield note("answers", reasons)
 
 
-def _faulty(hardware: Hardware) -> Iterator[Finding]:
-    """Functions of the user's that fail on an ordinary problem."""
-    problem = Problem.of("mm", 1024, 1024, 1024, dtype="float32", layout="nt")
-    for chooser in registered():
-        reason = chooser.ask(problem, hardware).reason
-        if chooser.faulty:
-            yield wrong("answers", f"chooser {chooser.name}: {reason}, for {problem}", "correct the function")
-
-
 def unusable(found: list[Hardware]) -> Iterator[Finding]:
-    """Files that are for no device of this machine, or that cannot be used in full."""
+    """Find files for no device of this machine, and files with faults."""
     for name in config.tables:
-        yield from _own(name)
+        yield from _faults(name, check(Path(name)), "correct DIODE_LUT_TABLES")
     for path in own_paths():
         yield from _faults(path, check(Path(path)), "remove it")
-    yield from _shipped()
+    remedy = "install diode_lut again to restore it, or remove it"
+    for path in shipped_paths():
+        yield from _faults(path, remedy, remedy)
     for reason in distrusted():
         yield wrong(
             "tables", f"left out: {reason}", "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
@@ -229,24 +208,12 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
 
 
 def check(path: Path) -> str:
-    """The command that says what is wrong with a file."""
+    """Return the command to find the faults of a file."""
     return as_command("python", "-m", "diode_lut", "check", path)
 
 
-def _own(name: str) -> Iterator[Finding]:
-    """Findings on one of the user's own files."""
-    yield from _faults(name, check(Path(name)), "correct DIODE_LUT_TABLES")
-
-
-def _shipped() -> Iterator[Finding]:
-    """Findings on the shipped files, for all hardware."""
-    remedy = "install diode_lut again to restore it, or remove it"
-    for path in shipped_paths():
-        yield from _faults(path, remedy, remedy)
-
-
 def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
-    """Findings on a table or model: ``if_unreadable`` is the remedy for an OSError, ``if_bad`` for other errors."""
+    """Check a table or model. ``if_unreadable`` is the remedy for an OSError, ``if_bad`` for other errors."""
     try:
         path = find_path(name)
         if is_model(path):
@@ -268,10 +235,10 @@ _CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
     THIS_PROCESS: (software, hook, own_settings, devices),
     A_PROGRAM: (environment,),
 }
-"""What the checks are about, and the checks in the order in which they are run."""
+"""The subjects of the checks, and the checks in order."""
 
 
 def examine() -> Iterator[tuple[str, Iterator[Finding]]]:
-    """All findings, good and bad, on this process, and then on a program that is started with its environment."""
+    """Yield all findings on this process, and then on a program started with its environment."""
     for subject, checks in _CHECKS.items():
         yield subject, chain.from_iterable(check() for check in checks)

@@ -1,8 +1,9 @@
-r"""Text that others wrote, made fit to be shown: it cannot move the cursor, end a line, or be read in another order.
+r"""Errors of this package, text fit to be shown, and other spellings of a problem's values.
 
-A letter that is not printable, as ``str.isprintable`` has it, is shown as the escape that Python writes for it:
-``\x1b``, ``\n``, ``\u202e``. These are control characters, line ends of all kinds, letters that change the direction of
-writing or have no width, lone surrogates, and spaces other than the usual one. Text that is escaped twice is the same.
+Text of others cannot move the cursor, end a line, or be read in another order. A letter is shown as Python's escape for
+it, such as ``\x1b``, ``\n`` or ``\u202e``, unless ``str.isprintable`` says it is printable. Escaped are control
+characters, line ends of all kinds, letters for the direction of writing or without a width, lone surrogates, and spaces
+other than the usual. Escaping a text twice changes nothing.
 """
 
 from __future__ import annotations
@@ -20,55 +21,55 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """The text on one line."""
+    """Return the text on one line."""
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def as_lines(lines: Iterable[str]) -> str:
-    """One text of the lines, none of which becomes two, whatever is in it."""
+    """Return one text of the lines. None of them becomes two, whatever is in it."""
     return "\n".join(map(printable, lines))
 
 
-def as_command(*words: str | Path) -> str:
-    """The words as a command that can be shown, and pasted into a shell: each stays one word, whatever is in it.
-
-    A Path is never taken for an option.
-    """
-    texts = (f"./{word}" if not isinstance(word, str) and str(word).startswith("-") else str(word) for word in words)
-    return " ".join(map(_as_word, texts))
-
-
-def _as_word(text: str) -> str:
-    """The text in quotes if it needs them; where letters are not printable, in those of ``$'...'`` with escapes."""
-    import shlex
-
-    if text.isprintable():
-        return shlex.quote(text)
-    return f"$'{''.join(map(_in_word, text))}'"
-
-
-def _in_word(letter: str) -> str:
-    if letter.isprintable() and letter not in "'\\":
-        return letter
-    is_byte = "\udc80" <= letter <= "\udcff"  # of a file's name that is no UTF-8
-    octets = letter.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
-    return "".join(f"\\x{octet:02x}" for octet in octets)
-
-
 def printable_lines(text: str) -> str:
-    """The text with the lines that it has."""
+    """Return the text with its lines."""
     return as_lines(text.split("\n"))
 
 
+def as_command(*words: str | Path) -> str:
+    """Return the words as a command to show, and to paste into a shell: each stays one word, whatever is in it.
+
+    A Path is never taken for an option. A word is in quotes if it needs them, and in those of ``$'...'``, with escapes,
+    if not all its letters are printable.
+    """
+    import shlex
+
+    def in_word(letter: str) -> str:
+        if letter.isprintable() and letter not in "'\\":
+            return letter
+        is_byte = "\udc80" <= letter <= "\udcff"  # of a file's name that is no UTF-8
+        octets = letter.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+        return "".join(f"\\x{octet:02x}" for octet in octets)
+
+    texts = (f"./{word}" if not isinstance(word, str) and str(word).startswith("-") else str(word) for word in words)
+    return " ".join(shlex.quote(text) if text.isprintable() else f"$'{''.join(map(in_word, text))}'" for text in texts)
+
+
 def printable_json(text: str) -> str:
-    """JSON that says the same as the given one, with escapes of JSON in its strings."""
-    return "\n".join(line if line.isprintable() else _in_json(line) for line in text.split("\n"))
+    """Return JSON of the same meaning, with JSON's escapes in its strings."""
+
+    def escaped(letter: str) -> str:
+        if letter.isprintable() or letter in "\t\r":  # these are between values, in JSON of other programs
+            return letter
+        units = letter.encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+    return "\n".join(line if line.isprintable() else "".join(map(escaped, line)) for line in text.split("\n"))
 
 
 def as_json(value: Any, *, indent: bool = True) -> str:
-    """The value as JSON to be shown; also where it has lone surrogates, as names of files may."""
+    """Return the value as JSON to be shown, also if it has lone surrogates, as names of files may."""
     import json
 
     import orjson
@@ -80,31 +81,15 @@ def as_json(value: Any, *, indent: bool = True) -> str:
     return printable_json(text)
 
 
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
-
-
-def _in_json(line: str) -> str:
-    return "".join(letter if letter.isprintable() else _escape_in_json(letter) for letter in line)
-
-
-def _escape_in_json(letter: str) -> str:
-    if letter in "\t\r":  # between values, where another program wrote the JSON
-        return letter
-    units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-
-
 BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
-"""What importing torch or Triton raises where it is missing, or where it and what it loads do not fit together."""
+"""The errors of importing torch or Triton if it is missing, or does not fit together with other libraries."""
 
 
 def install_command(extras: str = "") -> str:
-    """The command that installs what diode_lut needs with these extras, such as ``torch,report``, for a shell.
+    """Return the command, for a shell, to install the needs of diode_lut with these extras, such as ``torch,report``.
 
-    In a clone it installs the clone, elsewhere the packages that the installation names: no registry has diode_lut.
+    In a clone it installs the clone, elsewhere the packages named by the installation: no registry has diode_lut.
     """
-    import re
     import sys
     from importlib.metadata import PackageNotFoundError, requires
     from pathlib import Path
@@ -127,20 +112,20 @@ def install_command(extras: str = "") -> str:
 
 
 class DiodeLutError(Exception):
-    """Base of all errors that diode_lut raises on purpose."""
+    """Base of all errors diode_lut raises on purpose."""
 
     def __str__(self) -> str:
-        """The message, on one line whatever it quotes."""
+        """Return the message, on one line whatever it quotes."""
         return printable(super().__str__())
 
 
 class TableError(DiodeLutError):
-    """A table file, or one row of it, is not valid.
+    """A table file, or a row of it, is not valid.
 
-    ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters; None if the file as
-    a whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``; empty for the whole
-    document) and ``reason`` what was found and what is allowed. A ``note`` is a remark of ``check`` on a table that may
-    be valid; it is never raised.
+    ``path`` is the file, ``line`` and ``column`` the place in it (counted from 1, in characters. None if the file as a
+    whole is meant), ``where`` the JSON path inside it (``entries[17].configs[0].block_m``. Empty for the whole
+    document) and ``reason`` the fault, with the allowed values. A ``note`` is a remark of ``check`` on a table that may
+    be valid. It is never raised.
     """
 
     def __init__(
@@ -160,7 +145,7 @@ class TableError(DiodeLutError):
 
 
 class DatasetError(DiodeLutError):
-    """A dataset file, or one record of it, cannot be used."""
+    """A dataset file, or a record of it, cannot be used."""
 
 
 class ModelError(DiodeLutError):
@@ -168,23 +153,23 @@ class ModelError(DiodeLutError):
 
 
 class ExchangeError(DiodeLutError):
-    """A file of another tool is not what it should be, or does not say enough."""
+    """A file of another tool has faults, or does not say enough."""
 
 
 class ProblemError(DiodeLutError, ValueError):
-    """A problem, config or hardware description that cannot exist."""
+    """A problem, config or hardware description is impossible."""
 
 
 class HardwareError(DiodeLutError):
-    """No device was found, or it is not the one that was asked for."""
+    """No device was found, or it is not the device in question."""
 
 
 class SettingError(DiodeLutError, ValueError):
-    """A setting has a value that it cannot have."""
+    """A setting has an impossible value."""
 
 
 class MissError(DiodeLutError):
-    """A GEMM is left to Inductor, and the setting ``strict`` forbids that."""
+    """A GEMM is left to Inductor, against the setting ``strict``."""
 
 
 class ReceiptError(DiodeLutError):
@@ -196,7 +181,7 @@ class CollectError(DiodeLutError):
 
 
 class ProgramError(DiodeLutError):
-    """A program cannot be started, or did not do what it was started for; ``code`` is the exit code to end with."""
+    """A program cannot be started, or did not do its part. ``code`` is the exit code of the command."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -204,13 +189,13 @@ class ProgramError(DiodeLutError):
 
 
 class DeviceLostError(DiodeLutError):
-    """A kernel left the device unusable for this process: nothing can be measured in it any more."""
+    """A kernel left the device unusable for this process: it can measure nothing any more."""
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise again what a signal handler, or a debugger, has raised, if ``error`` is that or was caused by it.
+    """Raise again an error of a signal handler, or of a debugger, if it is ``error`` or caused ``error``.
 
-    To be called wherever Exception or OSError is caught that others may have raised.
+    Call it in every ``except`` for Exception or OSError around the code of others.
     """
     for each in _causes(error):
         traceback = each.__traceback__
@@ -224,9 +209,9 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def let_shortage_pass(error: BaseException) -> None:
-    """Raise again what a signal handler has raised, or that the system lacked open files or memory.
+    """Raise again an error of a signal handler, or a shortage of open files or memory.
 
-    A shortage passes, and says nothing of the file that was to be read.
+    A shortage passes, and says nothing about the file to be read.
     """
     let_pass(error)
     for each in _causes(error):
@@ -235,7 +220,7 @@ def let_shortage_pass(error: BaseException) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised for, and so on."""
+    """Yield the error, its cause, and so on."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -245,7 +230,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _interrupts(frame: FrameType) -> bool:
-    """Whether the function of this frame got the frame that called it as an argument, as a signal handler does."""
+    """Return whether the function of this frame got its caller's frame as an argument, as a signal handler does."""
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount + 1]  # the last is *args, if there are any
     given = [frame.f_locals.get(name) for name in names]
@@ -280,15 +265,15 @@ OPS_OF_LAYERS = {
     "matmul": "mm, or bmm with a batch",
     "nn.linear": "addmm, or mm without a bias",
 }
-"""What people call a GEMM, and the ops that Inductor makes of it."""
+"""Other words for a GEMM, and the ops Inductor makes of them."""
 
 _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 
 
 def op_of(text: str) -> str:
-    """``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` is ``int_mm``.
+    """Return the op: ``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` is ``int_mm``.
 
-    What is no text, in a file, stays as it is.
+    Other values than text, in a file, stay as they are.
     """
     if not isinstance(text, str):
         return text
@@ -296,23 +281,23 @@ def op_of(text: str) -> str:
 
 
 def dtype_of(text: str | torch.dtype) -> str:
-    """``bf16``, ``BFloat16`` and ``torch.bfloat16`` are ``bfloat16``; what is no type stays as it is."""
+    """Return the type: ``bf16``, ``BFloat16`` and ``torch.bfloat16`` are ``bfloat16``. No type stays as it is."""
     name = str(text).casefold().removeprefix("torch.")
     return _DTYPES.get(name, name)
 
 
 def variant_of(text: str) -> str:
-    """``row-bf16-fast`` is ``row-bfloat16-fast``; what is no text, in a file, stays as it is."""
+    """Return the variant: ``row-bf16-fast`` is ``row-bfloat16-fast``. Other values than text stay as they are."""
     return "-".join(map(dtype_of, text.split("-"))) if isinstance(text, str) else text
 
 
 def layout_of(text: str) -> str:
-    """``NT`` is ``nt``; what is no text, in a file, stays as it is."""
+    """Return the layout: ``NT`` is ``nt``. Other values than text stay as they are."""
     return text.casefold() if isinstance(text, str) else text
 
 
 def size_of(text: str) -> int:
-    """``1024``, ``1_024`` or ``1k``: k counts 1,024, m 1,024 times that; ProblemError for anything else."""
+    """Return the size in ``1024``, ``1_024`` or ``1k``. k is 1,024, m is 1,024 k. ProblemError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ProblemError(f"{text!r} is not a size (such as 1024, or 1k, which is the same)")
@@ -320,7 +305,7 @@ def size_of(text: str) -> int:
 
 
 def number_of(name: str, size: int | str) -> int:
-    """A size that may be text; ProblemError, with the name of the size, for text that is none."""
+    """Return a size, given as text or not. ProblemError names the size."""
     if not isinstance(size, str):
         return size
     try:

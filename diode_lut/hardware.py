@@ -1,4 +1,4 @@
-"""What a table was measured on, and what this machine computes on, as PyTorch sees it."""
+"""Hardware: the device of a table, the devices of this machine as PyTorch sees them, and well-known GPUs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 _ARCHITECTURE = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _CPU = "cpu-"
-"""How architectures of CPUs begin."""
+"""The beginning of the names of CPUs' architectures."""
 _THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
-"""The variables by which PyTorch sets the number of its threads, and its vector instructions."""
+"""The variables for the number of PyTorch's threads, and for its vector instructions."""
 
 
 class Hardware(NamedTuple):
-    """What a table was measured on.
+    """The device a table was measured on.
 
-    ``name`` is the marketing name as the driver gives it, ``arch`` names the instruction set (``sm_90``, ``gfx942``,
-    ``cpu-avx512``), ``sm_count`` counts multiprocessors (on a CPU: the threads that torch uses).
+    ``name`` is the marketing name as the driver gives it. ``arch`` names the instruction set (``sm_90``, ``gfx942``,
+    ``cpu-avx512``). ``sm_count`` counts multiprocessors, and on a CPU the threads torch uses.
     """
 
     name: str
@@ -37,7 +37,9 @@ class Hardware(NamedTuple):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Hardware:
-        """The hardware of ``{"name": ..., "arch": ..., "sm_count": ..., "aliases": [...]}``, or ProblemError."""
+        """Return the hardware of ``{"name": ..., "arch": ..., "sm_count": ..., "aliases": [...]}``, or raise
+        ProblemError.
+        """
         unknown = fields.keys() - set(cls._fields)
         if unknown:
             raise ProblemError(f"{min(map(str, unknown))}: hardware has no such field")
@@ -53,17 +55,17 @@ class Hardware(NamedTuple):
 
     @classmethod
     def described(cls, name: str, arch: str, sm_count: int, aliases: Iterable[str] = ()) -> Hardware:
-        """The hardware that a person describes; ProblemError if ``arch`` is not a name of an architecture."""
+        """Return the hardware a person describes. ProblemError if ``arch`` is not a name of an architecture."""
         if not _ARCHITECTURE.fullmatch(arch):
             raise ProblemError(f"{arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
         return cls.from_json({"name": name, "arch": arch, "sm_count": sm_count, "aliases": list(aliases)})
 
     def same_device(self, other: Hardware) -> bool:
-        """Whether both are the same device: one of the names agrees, and so do arch and SM count."""
+        """Return whether both are the same device: a name, the architecture and the SM count agree."""
         return self.same_arch(other) and not self._names().isdisjoint(other._names())
 
     def same_arch(self, other: Hardware) -> bool:
-        """Whether both have the same architecture and SM count, whatever they are called."""
+        """Return whether both have the same architecture and SM count, whatever they are called."""
         return (self.arch, self.sm_count) == (other.arch, other.sm_count)
 
     @property
@@ -72,9 +74,9 @@ class Hardware(NamedTuple):
         return self.arch.startswith(_CPU)
 
     def difference_from(self, found: Hardware, environment: Mapping[str, str] = os.environ) -> str:
-        """In what a device differs from this one, which a table is for; empty if they cannot be compared.
+        """Say how a device differs from this hardware, the hardware of a table. Empty if they cannot be compared.
 
-        Of a CPU's threads and vector instructions it also says which variable of the environment sets them.
+        For a CPU's threads and vector instructions it also names the variable of the environment behind them.
         """
         if self.is_cpu != found.is_cpu:
             return ""
@@ -84,18 +86,22 @@ class Hardware(NamedTuple):
             parts.append(f"the vector instructions are {vectors}{_set_by(_VECTORS, environment)}")
         elif found.arch != self.arch:
             parts.append(f"the architecture is {found.arch}, not {self.arch}")
-        if found.sm_count != self.sm_count:
-            counted = _counted(found, self, environment) if self.is_cpu else ""
-            parts.append(counted or f"it has {found.sm_count} SMs, not {self.sm_count}")
+        if found.sm_count != self.sm_count and self.is_cpu:
+            torchrun = ", which torchrun sets unless you do" if "TORCHELASTIC_RUN_ID" in environment else ""
+            count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {self.sm_count}"
+            remedy = f"the table is for OMP_NUM_THREADS={self.sm_count}"
+            parts.append(f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}")
+        elif found.sm_count != self.sm_count:
+            parts.append(f"it has {found.sm_count} SMs, not {self.sm_count}")
         return ", and ".join(parts)
 
     def why_none_of(self, devices: Iterable[Hardware]) -> str:
-        """In what all of these devices, of one machine, differ from this one, which a table is for."""
+        """Say how all of these devices of a machine differ from this hardware, the hardware of a table."""
         reasons = [reason for device in dict.fromkeys(devices) if (reason := self.difference_from(device))]
         return "; ".join(reasons) or "PyTorch sees no GPU"
 
     def called(self, name: str) -> bool:
-        """Whether ``name`` is this hardware's name or alias; case, spaces, dashes and underscores do not matter."""
+        """Return whether ``name`` is its name or an alias. Case, spaces, dashes and underscores do not matter."""
         return slug(name) in self._names()
 
     def _names(self) -> set[str]:
@@ -106,27 +112,19 @@ class Hardware(NamedTuple):
         return printable(f"{self.name} ({self.arch}, {self.sm_count} {unit})")
 
 
-def _counted(found: Hardware, wanted: Hardware, environment: Mapping[str, str]) -> str:
-    """That PyTorch has another number of threads, which variable says so, and the remedy."""
-    torchrun = ", which torchrun sets unless you do" if "TORCHELASTIC_RUN_ID" in environment else ""
-    count = f"PyTorch has {found.sm_count} thread{'' if found.sm_count == 1 else 's'}, not {wanted.sm_count}"
-    remedy = f"the table is for OMP_NUM_THREADS={wanted.sm_count}"
-    return f"{count}{_set_by(_THREADS, environment, torchrun)}; {remedy}"
-
-
 def _set_by(names: Iterable[str], environment: Mapping[str, str], more: str = "") -> str:
-    """Which of the variables is set, as text; empty if none is."""
+    """Name the first variable with a value. Empty if none has one."""
     found = next((name for name in names if environment.get(name)), None)
     return "" if found is None else printable(f" (set by {found}={environment[found]}{more})")
 
 
 def slug(name: str) -> str:
-    """A name as file names have it: ``NVIDIA H200`` is ``nvidia-h200``."""
+    """Return a name as file names have it: ``NVIDIA H200`` is ``nvidia-h200``."""
     return re.sub(r"[^a-z0-9.]+", "-", name.casefold()).strip("-")
 
 
 def detect_hardware(device: str | torch.device | None = None) -> Hardware:
-    """The hardware behind torch's ``device`` (``cuda``, ``cuda:1``, ``cpu``); by default CUDA where there is any.
+    """Return the hardware of torch's ``device`` (``cuda``, ``cuda:1``, ``cpu``), by default CUDA if there is any.
 
     ROCm's devices are called ``cuda`` as well. HardwareError if torch cannot be imported, or has no such device.
     """
@@ -140,40 +138,28 @@ def detect_hardware(device: str | torch.device | None = None) -> Hardware:
     try:
         found = torch.device(device) if isinstance(device, str) else device
         if found.type == "cuda":
-            return _gpu(found)
+            properties = torch.cuda.get_device_properties(found)
+            gcn_arch = properties.gcnArchName.partition(":")[0] if torch.version.hip else ""
+            arch = gcn_arch or f"sm_{properties.major}{properties.minor}"
+            return Hardware(properties.name, arch, properties.multi_processor_count)
     except (AssertionError, RuntimeError) as error:
         raise HardwareError(f"{device}: torch has no such device: {str(error).splitlines()[0]}") from error
     if found.type == "cpu":
-        return _cpu()
+        capability = slug(torch.backends.cpu.get_cpu_capability())
+        return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
     raise HardwareError(f"{device}: tables know no {found.type} devices (allowed: cuda, cpu)")
 
 
 def local_devices() -> list[str]:
-    """The devices of this machine that tables can be for, by torch's names."""
+    """Return the devices of this machine, by torch's names."""
     import torch
 
     return ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
 
 
-def _gpu(device: torch.device) -> Hardware:
-    import torch
-
-    properties = torch.cuda.get_device_properties(device)
-    gcn_arch = properties.gcnArchName.partition(":")[0] if torch.version.hip else ""
-    arch = gcn_arch or f"sm_{properties.major}{properties.minor}"
-    return Hardware(properties.name, arch, properties.multi_processor_count)
-
-
-def _cpu() -> Hardware:
-    import torch
-
-    capability = slug(torch.backends.cpu.get_cpu_capability())
-    return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
-
-
 @lru_cache(maxsize=1)
 def _cpu_name() -> str:
-    """The model name that Linux gives, else what the platform module finds out."""
+    """Return the model name by Linux, or else by the platform module."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -232,23 +218,23 @@ KNOWN = (
     _gpu_called("AMD Radeon AI PRO R9700", "gfx1201", 32, "R9700", "AMD Radeon R9700"),
     _gpu_called("Radeon 8060S Graphics", "gfx1151", 20, "Radeon 8060S", "AMD Radeon 8060S"),
 )
-"""Each with the names that people and files give it."""
+"""Well-known GPUs, with the names people and files give them."""
 
 
 def known_gpu(name: str) -> Hardware | None:
-    """The GPU of that name or alias, with or without its blanks: ``RTX4090``; None if it is not known."""
+    """Return the GPU with the name or alias, with or without its blanks: ``RTX4090``. None if it is not known."""
     wanted = _closed(name)
     return next((gpu for gpu in KNOWN if wanted in map(_closed, (gpu.name, *gpu.aliases))), None)
 
 
 def is_called(hardware: Hardware, name: str) -> bool:
-    """Whether this is the hardware's name or alias, or a well-known name of the same GPU."""
+    """Return whether this is the hardware's name or alias, or a well-known name of the same GPU."""
     gpu = known_gpu(name)
     return hardware.called(name) or (gpu is not None and gpu.same_device(hardware))
 
 
 def gpus_of(arch: str) -> list[str]:
-    """The short names of the well-known GPUs of an architecture."""
+    """Return the short names of the well-known GPUs of an architecture."""
     return [gpu.aliases[0] for gpu in KNOWN if gpu.arch == arch]
 
 
@@ -257,7 +243,7 @@ def _closed(name: str) -> str:
 
 
 def gpu_named_in(text: str) -> Hardware | None:
-    """The GPU whose name is part of a text, such as a file's name; of several names, the longest counts."""
+    """Return the GPU whose name is part of a text, such as a file's name. Of several names, the longest counts."""
     words = f"-{re.sub(r'[^a-z0-9]+', '-', text.casefold())}-"
     found = [(len(name), gpu) for gpu in KNOWN for name in map(slug, (gpu.name, *gpu.aliases)) if f"-{name}-" in words]
     return max(found, key=lambda each: each[0])[1] if found else None

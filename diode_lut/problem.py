@@ -1,4 +1,4 @@
-"""What a variant of an op says, and how it is written: the scaling of float8, the modifications of attention."""
+"""Problems: a GEMM, grouped matmul or attention with everything a choice may depend on."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 SCALINGS = ("tensor", "row")
-"""What has a scale: each of A and B, or each row of A and each column of B."""
+"""Scales are for each of A and B, or for each row of A and each column of B."""
 
 RESULT_DTYPES = ("bfloat16", "float16", "float32")
 """The dtypes of scaled_mm's result."""
 
 
 class Scaling(NamedTuple):
-    """What a variant of scaled_mm says: one of SCALINGS, one of RESULT_DTYPES, a bias, and fast accumulation.
+    """The parts of a variant of scaled_mm: a scaling, a result dtype, a bias, and fast accumulation.
 
-    A bias has the result's dtype, which is not float32 then.
+    A bias has the result's dtype, but not float32.
     """
 
     per: str
@@ -31,7 +31,7 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, variant: str) -> Scaling:
-        """The meaning of one of VARIANTS["scaled_mm"]."""
+        """Return the parts of a variant in VARIANTS["scaled_mm"]."""
         per, result, *flags = variant.split("-")
         return cls(per, result, "bias" in flags, "fast" in flags)
 
@@ -41,23 +41,23 @@ class Scaling(NamedTuple):
 
 
 MASKS = ("full", "causal", "computed", "captured")
-"""What attention is masked by: nothing; query not before key, and nothing else; something computed from the indices,
-such as a sliding window; something that reads tensors, such as the document of each index."""
+"""Attention's masks: none; query not before key, and nothing else; computed from the indices, such as a sliding window;
+read from tensors, such as the document of each index."""
 
 SCORES = ("plain", "computed", "captured")
-"""How attention's scores are modified: not at all; by something computed from them and the indices, such as a soft cap;
-by something that reads tensors, such as a bias for each head."""
+"""Modifications of attention's scores: none; computed from them and the indices, such as a soft cap; read from tensors,
+such as a bias for each head."""
 
 
 class Modifications(NamedTuple):
-    """What a variant of ATTENTION says: one of MASKS, and one of SCORES, which is left out where it is ``plain``."""
+    """The parts of a variant of ATTENTION: a mask, and a modification of scores, left out if it is ``plain``."""
 
     mask: str
     score: str = SCORES[0]
 
     @classmethod
     def of(cls, variant: str) -> Modifications:
-        """The meaning of one of VARIANTS["flex_attention"]."""
+        """Return the parts of a variant in VARIANTS["flex_attention"]."""
         mask, *score = variant.split("-score-")
         return cls(mask, *score)
 
@@ -79,12 +79,12 @@ OP_SIZES = {
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
 }
-"""The sizes that each op has, in canonical order."""
+"""The sizes of each op, in canonical order."""
 
 OPS = tuple(OP_SIZES)
 
 SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) for name in sizes))
-"""The sizes that any op has, in canonical order."""
+"""All sizes, in canonical order."""
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
@@ -93,13 +93,13 @@ GROUPED = ("grouped_mm",)
 """``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
 
 MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED))
-"""The ops that multiply two matrices, or two batches. A row that names no op is for these."""
+"""The ops on two matrices, or two batches. A row without an op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
-"""The sizes that some of MATMULS has. A size that an op does not have is 1."""
+"""The sizes of MATMULS. A size an op does not have is 1."""
 
 ATTENTION_ONLY = tuple(name for name in SIZE_FIELDS if name not in MATMUL_SIZES)
-"""The sizes that only ATTENTION has."""
+"""The sizes of ATTENTION alone."""
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
 """The ops with a batch, or with groups; b is 1 for the others."""
@@ -112,7 +112,7 @@ EPILOGUES = {
     "medium": "one exponential function, such as in silu or gelu with erf, or another M x N tensor, such as a residual",
     "heavy": "more than that, such as gelu with tanh, the derivative of gelu, or dropout",
 }
-"""The classes of pointwise work that may be fused behind a GEMM, and what each means."""
+"""The classes of pointwise work to fuse after a GEMM, and their meanings."""
 
 DTYPES = ("float16", "bfloat16", "float32", "tf32", "float8_e4m3fn", "float8_e5m2", "int8")
 
@@ -124,13 +124,13 @@ FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 """The dtypes of scaled_mm."""
 
 FLOAT8_UNIT = 16
-"""What N and K of scaled_mm are multiples of: PyTorch computes no others on a GPU."""
+"""N and K of scaled_mm are multiples of this: PyTorch computes no others on a GPU."""
 
 INT8 = "int8"
 """The dtype of int_mm."""
 
 INTEGER = ("int_mm",)
-"""The ops that multiply integers, whose C is of RESULT_OF_INTEGERS. It has no rounding errors."""
+"""The ops on integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors."""
 
 RESULT_OF_INTEGERS = "int32"
 
@@ -147,14 +147,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
 }
-"""The variants of the ops that have some. Others have the variant NO_VARIANT, which is not written."""
+"""The variants of the ops with some. Other ops have NO_VARIANT, and it is not written."""
 
 NAMED_VARIANTS = tuple(dict.fromkeys(variant for variants in VARIANTS.values() for variant in variants))
 """The variants of all ops, in canonical order."""
 
 
 class Domain(NamedTuple):
-    """The values that an op's problems have, in canonical order."""
+    """The values an op's problems can have, in canonical order."""
 
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
@@ -172,48 +172,49 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
     "grouped_mm": Domain(("bfloat16",), ("nn", "nt"), (NO_EPILOGUE,), (NO_VARIANT,)),
 }
-"""By op. Library and hardware multiply float8 only where A is row-major and B column-major. Attention multiplies Q by
-K transposed: in its layout, rows of Q, K and V are without gaps. A library has grouped_mm in bfloat16 only."""
+"""The domain of each op. Library and hardware multiply float8 only if A is row-major and B column-major. Attention
+multiplies Q by K transposed: in its layout, rows of Q, K and V are without gaps. A library has grouped_mm in bfloat16
+only."""
 
 GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
-"""The ops that multiply numbers of more than 8 bits. They have no variants."""
+"""The ops on numbers of more than 8 bits. They have no variants."""
 
 OF_BYTES = (*SCALED, *INTEGER)
-"""The ops that multiply numbers of 8 bits. In programs they are the linear layers of language models."""
+"""The ops on numbers of 8 bits. In programs they are the linear layers of language models."""
 
 RANKED = (*GEMMS, *OF_BYTES)
-"""The ops that models can rank kernels for."""
+"""The ops of models."""
 
 MAX_SIZE = 2**31 - 1
-"""Largest b, m, n or k that a table can speak of: Inductor's kernels index with 32 bits."""
+"""Largest b, m, n or k in a table: Inductor's kernels index with 32 bits."""
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys((*FLOAT8, INT8), 1)}
-"""Bytes of one element, for each of DTYPES."""
+"""Bytes of an element, for each of DTYPES."""
 
 
 WITHOUT_TENSOR_CORES = "float32"
-"""The dtype that is multiplied without them. Where its loop over K is a single step, an epilogue that reads a bias can
-make a kernel 34 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
+"""A dtype multiplied without them. If its loop over K is a single step, an epilogue with a bias can make a kernel 34
+times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
 ROW_BYTES = 16
-"""Bytes that the starts of rows are multiples of in an aligned problem."""
+"""Rows start at multiples of this number of bytes in an aligned problem."""
 
 
 def least_itemsize(op: str | None, dtype: str | None) -> int:
-    """Bytes of one element of A and B, the fewest that problems of an op and a dtype have; None stands for any."""
+    """Return the fewest bytes an element of A and B has in problems of an op and a dtype. None stands for any."""
     ops = DOMAINS if op is None else (op,)
     return min(ITEMSIZES[each] for op in ops for each in ((dtype,) if dtype else DOMAINS[op].dtypes))
 
 
 def letters(layout: str) -> tuple[str, str]:
-    """The letter of A, and that of B, in one of LAYOUTS."""
+    """Return the letters of A and B in a layout."""
     return layout[0], layout[1]
 
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
 _NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER))
-"""The ops that are no plain GEMMs of floating-point numbers."""
+"""The ops other than plain GEMMs of floating-point numbers."""
 
 _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("op", OPS),
@@ -222,21 +223,21 @@ _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("align", ALIGNS),
     ("epilogue", tuple(EPILOGUES)),
 )
-"""What the fields of any problem may be."""
+"""The allowed values of the fields of any problem."""
 
 
 class Problem(NamedTuple):
-    """One GEMM, or one attention: everything a choice may depend on, as plain values.
+    """A GEMM or an attention: everything a choice may depend on, as plain values.
 
     ``C[b, m, n] = A[b, m, k] @ B[b, k, n]``, plus a bias for addmm and baddbmm. ``dtype`` is torch's name of the
-    inputs' type, or ``tf32`` for float32 with TF32 allowed; ``float8_e5m2`` if one of A and B has that type, and the
-    other float8_e4m3fn. Of int_mm it is ``int8``, and C is int32. ``layout`` has a BLAS letter for A and one for B:
-    ``n`` is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary, else
-    2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work that is fused
-    behind the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
+    inputs' type, or ``tf32`` for float32 with TF32 allowed. It is ``float8_e5m2`` if one of A and B has that type and
+    the other float8_e4m3fn. For int_mm it is ``int8``, and C is int32. ``layout`` has a BLAS letter for A and one for
+    B: ``n`` is row-major, ``t`` column-major. ``align`` is 16 if every row of A and B starts on a 16-byte boundary,
+    else 2. ``b`` is 1 for mm, addmm, scaled_mm and int_mm. ``epilogue`` is the class of the pointwise work fused after
+    the GEMM. ``variant`` is one of the op's in VARIANTS: for scaled_mm, a Scaling as text.
 
     grouped_mm has ``b`` groups, which have ``m`` rows together: ``C[m, n] = A[m, k] @ B[b, k, n]``, where ``b`` is the
-    group of row ``m``. How many rows each group has is not known before it runs.
+    group of row ``m``. The number of rows of each group is not known before it runs.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K
@@ -258,40 +259,35 @@ class Problem(NamedTuple):
     v: int = 1
 
     @classmethod
-    def checked(
-        cls,
-        op: str,
-        dtype: str,
-        layout: str,
-        align: int,
-        b: int,
-        m: int,
-        n: int,
-        k: int,
-        epilogue: str = NO_EPILOGUE,
-        variant: str = NO_VARIANT,
-        h: int = 1,
-        g: int = 1,
-        v: int = 1,
-    ) -> Problem:
-        """The problem, or ProblemError naming the first value that is not allowed."""
-        for (name, allowed), value in zip(_VALUES, (op, dtype, layout, align, epilogue), strict=True):
+    def checked(cls, *values: Any, **named: Any) -> Problem:
+        """Return the problem of these fields, or raise ProblemError with the first value that is not allowed."""
+        problem = cls(*values, **named)
+        op = problem.op
+        for name, allowed in _VALUES:
+            value = getattr(problem, name)
             if value not in allowed:
                 layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
-        for name, size in zip(SIZE_FIELDS, (b, m, n, k, h, g, v), strict=True):
+        for name in SIZE_FIELDS:
+            size = getattr(problem, name)
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
                 raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
             if size != 1 and name not in OP_SIZES[op]:
                 lacking = "batch" if name == "b" else f"size {name}"
                 raise ProblemError(f"{name}: {op} has no {lacking}, so {name} is 1, not {size}")
-        if h % g:
-            raise ProblemError(f"g: {g} does not divide h, which is {h}")
-        values = dtype, layout, epilogue, variant
-        for name, value, allowed in zip(Domain._fields, values, DOMAINS[op], strict=True):
-            if value not in allowed:
-                raise ProblemError(f"{name.removesuffix('s')}: {_not_for(op, value, allowed)}")
-        return cls(op, dtype, layout, align, b, m, n, k, epilogue, variant, h, g, v)
+        if problem.h % problem.g:
+            raise ProblemError(f"g: {problem.g} does not divide h, which is {problem.h}")
+        for names, allowed in zip(Domain._fields, DOMAINS[op], strict=True):
+            name = names.removesuffix("s")
+            value = getattr(problem, name)
+            if value in allowed:
+                continue
+            if allowed == (NO_VARIANT,):
+                raise ProblemError(f"{name}: {value!r} is not for {op}, which has no variants")
+            if value == NO_VARIANT:
+                raise ProblemError(f"{name}: {op} needs one (allowed: {_one_of(allowed)})")
+            raise ProblemError(f"{name}: {value!r} is not for {op} (allowed: {_one_of(allowed)})")
+        return problem
 
     @classmethod
     def of(
@@ -311,7 +307,8 @@ class Problem(NamedTuple):
         g: int | str = 1,
         v: int | str | None = None,
     ) -> Problem:
-        """The problem, or ProblemError; ``align`` is by default that of packed matrices, ``v`` attention's ``k``.
+        """Return the problem, or raise ProblemError. ``align`` is by default for packed matrices, ``v`` attention's
+        ``k``.
 
         Ops, types, layouts and sizes may be spelled as on the command line: ``bf16``, ``NT``, ``1k``.
         """
@@ -327,7 +324,7 @@ class Problem(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, str, str, int, str, str]:
-        """op, dtype, layout, align, epilogue and variant: what does not depend on sizes."""
+        """op, dtype, layout, align, epilogue and variant: all fields but the sizes."""
         return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
 
     @property
@@ -337,14 +334,14 @@ class Problem(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """b, m, n and k; of attention h, g and v as well."""
+        """b, m, n and k, and for attention h, g and v as well."""
         if self.op in ATTENTION:
             return self.b, self.m, self.n, self.k, self.h, self.g, self.v
         return self.b, self.m, self.n, self.k
 
     @property
     def operations(self) -> int:
-        """The number of multiplications and additions; of attention, without its mask."""
+        """The number of multiplications and additions, for attention without its mask."""
         if self.op in ATTENTION:
             products = 2 * (self.k + self.v) if self.op != "flex_attention_backward" else 2 * (3 * self.k + 2 * self.v)
             return self.b * self.h * self.m * self.n * products
@@ -365,13 +362,13 @@ class Problem(NamedTuple):
     def n_align(self) -> int:
         """16 if every row of a packed C starts on a 16-byte boundary, else 2.
 
-        With 2, a GEMM may take several times as long. Ops that are no plain GEMMs of floating-point numbers have 16.
+        With 2, a GEMM may take several times as long. Ops other than plain GEMMs of floating-point numbers have 16.
         """
         return 2 if self.n % aligned_columns(self.op, self.dtype) else 16
 
     @property
     def nbytes(self) -> int:
-        """The size of A, B and the result, in bytes; of attention that of Q, K, V, and the result or all gradients."""
+        """The size in bytes of A, B and the result; for attention of Q, K, V, and the result or all gradients."""
         if self.op in ATTENTION:
             rows = self.h * self.m * (self.k + self.v) + self.h // self.g * self.n * (self.k + self.v)
             return ITEMSIZES[self.dtype] * self.b * rows * (2 if self.op == "flex_attention_backward" else 1)
@@ -381,7 +378,7 @@ class Problem(NamedTuple):
         return self.b * (operands + _RESULT_SIZES[self.result_dtype] * self.m * self.n)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that a problem file has, which ``collect`` takes."""
+        """Return the fields of a problem file, for ``collect``."""
         op, dtype, layout, align, _, _, _, _, epilogue, variant, *_ = self
         fields: dict[str, Any] = {"op": op, "dtype": dtype, "layout": layout, "align": align}
         fields |= dict(zip(map(str.upper, SIZE_FIELDS), self.sizes, strict=False))
@@ -390,7 +387,7 @@ class Problem(NamedTuple):
         return fields if variant == NO_VARIANT else {**fields, "variant": variant}
 
     def stored(self) -> dict[str, Any]:
-        """The fields by name, for files; without what is at the end and has its default."""
+        """Return the fields by name, for files, without those at the end with their defaults."""
         fields = self._asdict()
         for name in reversed(self._field_defaults):
             if fields[name] != self._field_defaults[name]:
@@ -410,12 +407,12 @@ class Problem(NamedTuple):
 
 
 def aligned_columns(op: str, dtype: str) -> int:
-    """Of what N is a multiple where all rows of a packed C are multiples of 16 bytes; 1 if that does not matter."""
+    """N must be a multiple of this for the rows of a packed C to be 16-byte aligned. 1 for any N."""
     return 1 if op in _NOT_PLAIN else ROW_BYTES // ITEMSIZES[dtype]
 
 
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:
-    """``align`` of a GEMM whose A and B are packed, without gaps between rows, as ``layout`` says."""
+    """Return ``align`` of a GEMM whose A and B are packed, without gaps between rows, as ``layout`` says."""
     letter_a, letter_b = letters(layout)
     a = (m, k) if letter_a == "n" else (k, m)
     c = (k, n) if letter_b == "n" else (n, k)
@@ -427,17 +424,9 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
 
 
 def attention_align(dtype: str, k: int, v: int) -> int:
-    """``align`` of an attention whose Q, K and V are packed."""
+    """Return ``align`` of an attention whose Q, K and V are packed."""
     unit = ROW_BYTES // ITEMSIZES[dtype]
     return 2 if k % unit or v % unit else 16
-
-
-def _not_for(op: str, value: str, allowed: tuple[str, ...]) -> str:
-    if allowed == (NO_VARIANT,):
-        return f"{value!r} is not for {op}, which has no variants"
-    if value == NO_VARIANT:
-        return f"{op} needs one (allowed: {_one_of(allowed)})"
-    return f"{value!r} is not for {op} (allowed: {_one_of(allowed)})"
 
 
 def _one_of(values: tuple[object, ...]) -> str:
@@ -445,7 +434,7 @@ def _one_of(values: tuple[object, ...]) -> str:
 
 
 class Operand(NamedTuple):
-    """A matrix, or a batch of them: sizes, strides and offset count elements."""
+    """A matrix, or a batch of them. Sizes, strides and offset count elements."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -453,13 +442,13 @@ class Operand(NamedTuple):
 
     @property
     def letter(self) -> str | None:
-        """``n`` for a row-major matrix, ``t`` for a column-major one, None where no dimension has unit stride."""
+        """``n`` for a row-major matrix, ``t`` for a column-major matrix, None if no dimension has stride 1."""
         return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
 
     def is_aligned(self, itemsize: int) -> bool:
-        """Whether every row (column, where column-major) of every matrix starts on a 16-byte boundary.
+        """Return whether every row (column, if column-major) of every matrix starts on a 16-byte boundary.
 
-        ``itemsize`` is the bytes of an element. The memory that the offset counts from starts on such a boundary.
+        ``itemsize`` is the bytes of an element. The memory the offset counts from starts on such a boundary.
         """
         matrix = len(self.sizes) - 2
         for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):
@@ -469,9 +458,9 @@ class Operand(NamedTuple):
 
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
-    """The problem of multiplying two matrices or batches, or for grouped_mm a matrix A and a batch B.
+    """Return the problem of multiplying two matrices or batches, or for grouped_mm a matrix A and a batch B.
 
-    ProblemError if it is none that tables know.
+    ProblemError if tables have no such problems.
     """
     dimensions = (3 if op in BATCHED and op not in GROUPED else 2), (3 if op in BATCHED else 2)
     if not (len(a.sizes), len(b.sizes)) == (len(a.strides), len(b.strides)) == dimensions:
@@ -488,7 +477,7 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VA
 
 
 def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
-    """A and B without gaps; ProblemError if such matrices would be another problem, because of layout or ``align``.
+    """Return A and B without gaps. ProblemError if their layout or ``align`` would make another problem.
 
     A single row or column is row-major, whatever the layout says: both describe the same memory.
     """

@@ -1,6 +1,6 @@
-"""The version of diode_lut, which receipts, tables and the keys of Inductor's caches have, too.
+"""This process: its version and directories, its log, forks, signals, and calls after an import.
 
-A module of its own, because ``import diode_lut`` needs it, and none of what else it could stand beside.
+``import diode_lut`` needs this module in every program, so it imports little.
 """
 
 from __future__ import annotations
@@ -24,20 +24,34 @@ from diode_lut.errors import printable
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
-
 __version__ = "0.1.0"
-
 
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def tables_directory() -> Path:
-    """The directory of the shipped tables."""
+    """Return the directory of the shipped tables."""
     return _directory("tables")
 
 
+def schemas_directory() -> Path:
+    """Return the directory of the JSON Schemas."""
+    return _directory("schemas")
+
+
+def documents_directory() -> Path:
+    """Return the directory of the documentation."""
+    return _directory("docs")
+
+
+def _directory(name: str) -> Path:
+    """Return a directory inside the installed package, or next to it in a checkout."""
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
 def own_directory() -> Path | None:
-    """The directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``; None if the user has no home."""
+    """Return the directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``. None without a home."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(config):  # noqa: PTH117 (these raise nothing)
         config = os.path.expanduser("~/.config")  # noqa: PTH111
@@ -45,74 +59,12 @@ def own_directory() -> Path | None:
 
 
 def own_tables_directory() -> Path | None:
-    """The directory of the user's own tables that need not be named: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
+    """Return the directory of the user's own tables, which need no name: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
     directory = own_directory()
     return None if directory is None else directory / "tables"
 
 
-def schemas_directory() -> Path:
-    """The directory of the JSON Schemas."""
-    return _directory("schemas")
-
-
-def documents_directory() -> Path:
-    """The directory of the documentation."""
-    return _directory("docs")
-
-
-def _directory(name: str) -> Path:
-    """Inside the package once it is installed, next to it in a checkout."""
-    installed = _PACKAGE / name
-    return installed if installed.is_dir() else _PACKAGE.parent / name
-
-
-_actions: list[Callable[[], None]] = []
-_forked = False
-
-
-def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
-    """Decorator: each process that this one forks calls ``action`` first, in the order of these calls.
-
-    ``action`` must not wait for a lock. On Windows, which has no fork, it is never called.
-    """
-    _actions.append(action)
-    return action
-
-
-def is_forked() -> bool:
-    """Whether this process was forked from one that had imported this package."""
-    return _forked
-
-
-def _run_all() -> None:
-    global _forked
-    _forked = True
-    for action in _actions:
-        action()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_run_all)
-
-
-class _Unasked(logging.Logger):
-    """Shows warnings only, however much the program shows of its own, until a level is set for this logger itself."""
-
-    def getEffectiveLevel(self) -> int:  # noqa: N802 (logging's name)
-        return self.level or max(super().getEffectiveLevel(), logging.WARNING)
-
-
-log = logging.getLogger("diode_lut")
-log.__class__ = _Unasked
-
-
-@lru_cache(maxsize=1024)
-def warn_once(message: str) -> None:
-    """Log ``message`` as a warning, the first time in this process."""
-    log.warning("%s", printable(message))
-
-
-_CODE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 (see ``settings.py``)
+_CODE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 (pathlib is slower, and this is done at import)
 
 _imported: frozenset[tuple[str, int, int, int]] | None = None
 """The files of this package's code when this process imported it: path, inode, size and time of each."""
@@ -120,12 +72,11 @@ _imported: frozenset[tuple[str, int, int, int]] | None = None
 
 @cache
 def code_digest() -> str:
-    """A digest of this package's code, wherever it lies; takes 10 ms once. OSError if it cannot be read.
+    """Return a digest of this package's code, wherever it lies. OSError if it cannot be read.
 
-    Compiled copies that Python keeps do not count, but they do where they are all there is.
+    It takes 10 ms, once. Compiled copies Python keeps count only if there is nothing else.
     """
     import hashlib  # not when this package is imported: OpenSSL takes its time
-    from pathlib import Path
 
     digest = hashlib.sha256()
     for name in sorted(file.path for file in _code_files(_CODE)):
@@ -137,15 +88,15 @@ def code_digest() -> str:
 
 
 def remember_code() -> None:
-    """Remember the code as it is, before more of it is imported; takes less than a millisecond."""
+    """Remember the code as it is, before more of it is imported. It takes less than a millisecond."""
     global _imported
     _imported = _code()
 
 
 def is_code_as_imported() -> bool:
-    """Whether the code is still as it was when it was remembered; if not, it is not known what this process runs.
+    """Return whether the code is still as it was when it was remembered. If not, nobody knows what this process runs.
 
-    Where it was not remembered, or cannot be looked at, it counts as unchanged.
+    If it was not remembered, or cannot be looked at, it counts as unchanged.
     """
     if _imported is None or _code() == _imported:
         return True
@@ -172,11 +123,57 @@ def _code_files(directory: str) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
+class _Unasked(logging.Logger):
+    """Show warnings only, however much the program shows of its own, until a level is set for this logger itself."""
+
+    def getEffectiveLevel(self) -> int:  # noqa: N802 (logging's name)
+        return self.level or max(super().getEffectiveLevel(), logging.WARNING)
+
+
+log = logging.getLogger("diode_lut")
+log.__class__ = _Unasked
+
+
+@lru_cache(maxsize=1024)
+def warn_once(message: str) -> None:
+    """Log ``message`` as a warning, the first time in this process."""
+    log.warning("%s", printable(message))
+
+
+_actions: list[Callable[[], None]] = []
+_forked = False
+
+
+def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
+    """Have each forked child of this process call ``action`` first, in the order of these calls. A decorator.
+
+    ``action`` must not wait for a lock. On Windows, without forks, it is never called.
+    """
+    _actions.append(action)
+    return action
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked after the import of this package."""
+    return _forked
+
+
+def _run_all() -> None:
+    global _forked
+    _forked = True
+    for action in _actions:
+        action()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_run_all)
+
+
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Interrupt:
-    """Raises KeyboardInterrupt, but not in a ``__del__``, where it would only be a note; remembers that it came."""
+    """Raise KeyboardInterrupt, but not in a ``__del__``, where it would only be a note; and remember the signal."""
 
     def __init__(self) -> None:
         self.called = False
@@ -190,9 +187,9 @@ class _Interrupt:
 
 
 def interrupt_on_signals() -> None:
-    """From now on SIGINT, unless it is ignored as in a shell's background job, and SIGTERM raise KeyboardInterrupt.
+    """Have SIGINT, unless it is ignored as in a shell's background job, and SIGTERM raise KeyboardInterrupt.
 
-    Where Python ignores it, it is raised at the end of the next ``signals_held``.
+    If Python ignores the exception, it is raised at the end of the next ``signals_held``.
     """
     handler = _Interrupt()
     for number in _STOPPING:
@@ -202,9 +199,9 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """SIGINT and SIGTERM take effect at the end of the block, so that what is written is whole, and counted as well.
+    """Have SIGINT and SIGTERM take effect at the end of the block: a file written in it is whole.
 
-    Only the main thread gets signals; in other threads nothing is held.
+    Only the main thread gets signals. In other threads nothing is held.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -223,14 +220,14 @@ def signals_held() -> Iterator[None]:
 
 
 _hooks: dict[str, list[str]] = {}
-"""The hooks to call after the import of each module that has not been imported yet."""
+"""The hooks to call after the imports of modules."""
 
 
 def when_imported(name: str, hook: str) -> None:
-    """Call ``hook``, written ``package.module:function``, with the module ``name`` as soon as that is imported.
+    """Call ``hook``, written ``package.module:function``, with the module ``name`` as soon as it is imported.
 
-    That is at once if it already is. ``hook``'s own module is not imported before then. What ``hook`` raises, the
-    import raises.
+    If it already is, ``hook`` is called at once. Its own module is not imported before then. The import raises the
+    errors of ``hook``.
     """
     module = sys.modules.get(name)
     if module is not None:
@@ -247,10 +244,10 @@ def _call(hook: str, module: ModuleType) -> None:
 
 
 class _Finder:
-    """Finds the modules that have hooks by asking all other finders, and makes their loaders call the hooks.
+    """Find the modules with hooks by asking all other finders, and make their loaders call the hooks.
 
-    It stays in ``sys.meta_path``, also when no hooks are left: threads that import something iterate over that list,
-    and would skip a finder if one before it was removed.
+    It stays in ``sys.meta_path``, also without hooks: importing threads iterate over the list, and would skip a finder
+    if one before it was removed.
     """
 
     def __init__(self) -> None:
@@ -259,7 +256,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's spec, with our loader; None if it has no hooks, or while this thread asks the other finders."""
+        """Return the module's spec, with our loader. None without hooks, or while this thread asks other finders."""
         asking = vars(self._asking)
         if name not in _hooks or name in asking:
             return None
@@ -278,7 +275,7 @@ _FINDER = _Finder()
 
 
 class _Loader:
-    """Loads a module as ``loader`` does, and calls the hooks. The module then looks as if ``loader`` had loaded it."""
+    """Load a module as ``loader`` does, and call the hooks. The module then looks as if ``loader`` had loaded it."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

@@ -1,4 +1,8 @@
-"""What a setting may be: the values that are allowed, in a program and as text in an environment variable."""
+"""The settings: ``diode_lut.config``, and the environment variable of each.
+
+This module is imported with the package in every program, so it imports little. pathlib would take longer than all the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from diode_lut.errors import SettingError
 from diode_lut.process import in_forked_children
 
+TIERS = USER, DEVICE, SAME_ARCH, CHOOSER, MODEL = ("user", "device", "same_arch", "chooser", "model")
+"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's own
+functions (unless they are registered to be asked first), a model."""
 
-class Values(NamedTuple):
-    """The values that are allowed: as text, as a check that returns the value to keep, and as an environment variable.
+CONFIDENCE, GAIN = 0.95, 0.15
+"""The defaults of ``confidence_threshold`` and ``gain_threshold``."""
 
-    ``check`` raises TypeError or ValueError for others, ``parse`` KeyError or ValueError.
+
+class Allowed(NamedTuple):
+    """The allowed values: as text, as a check that returns the value to keep, and as an environment variable.
+
+    ``check`` raises TypeError or ValueError for other values, ``parse`` KeyError or ValueError.
     """
 
     text: str
@@ -23,19 +34,19 @@ class Values(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def one_of(*values: str) -> Values:
-    """Any of these texts."""
+def one_of(*values: str) -> Allowed:
+    """Allow these texts."""
 
     def check(value: Any) -> str:
         if value not in values:
             raise ValueError
         return str(value)
 
-    return Values(", ".join(values), check, str)
+    return Allowed(", ".join(values), check, str)
 
 
-def some_of(*values: str) -> Values:
-    """A list of one or more of these texts, which is kept in their order."""
+def some_of(*values: str) -> Allowed:
+    """Allow lists of at least one of these texts. They are kept in the order given here."""
 
     def check(value: Any) -> tuple[str, ...]:
         names = set(_check_names(value))
@@ -44,30 +55,29 @@ def some_of(*values: str) -> Values:
         return tuple(name for name in values if name in names)
 
     text = f"a list of some of {', '.join(values)}; in the environment separated by {os.pathsep!r}"
-    return Values(text, check, _parse_names)
+    return Allowed(text, check, _parse_names)
 
 
-def integer(low: int, high: int) -> Values:
-    """An integer from ``low`` to ``high``."""
+def integer(low: int, high: int) -> Allowed:
+    """Allow integers from ``low`` to ``high``."""
 
     def check(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
             raise ValueError
         return value
 
-    return Values(f"an integer from {low} to {high}", check, int)
+    return Allowed(f"an integer from {low} to {high}", check, int)
 
 
-def _check_fraction(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise ValueError
-    return float(value)
+def number(high: float, text: str) -> Allowed:
+    """Allow numbers from 0 to ``high``."""
 
+    def check(value: Any) -> float:
+        if type(value) not in (int, float) or not 0 <= value <= high:
+            raise ValueError
+        return float(value)
 
-def _check_not_negative(value: Any) -> float:
-    if type(value) not in (int, float) or not value >= 0:
-        raise ValueError
-    return float(value)
+    return Allowed(text, check, float)
 
 
 def _check_flag(value: Any) -> bool:
@@ -76,8 +86,8 @@ def _check_flag(value: Any) -> bool:
     return value
 
 
-def _parse_flag(text: str) -> bool:
-    return {"0": False, "false": False, "1": True, "true": True}[text.lower()]
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(os.pathsep) if name)
 
 
 def _check_names(value: Any) -> tuple[str, ...]:
@@ -87,20 +97,15 @@ def _check_names(value: Any) -> tuple[str, ...]:
 
 
 def _check_tables(value: Any) -> tuple[str, ...]:
-    """Names and paths; a relative path of a file means that file, wherever the process goes."""
-    return tuple(_absolute(name) if os.path.isfile(name) else name for name in _check_names(value))  # noqa: PTH113
+    """Return names and paths. A relative path of a file means that file, wherever the process goes."""
 
+    def absolute(name: str) -> str:
+        try:
+            return os.path.abspath(name) if os.path.isfile(name) else name  # noqa: PTH100, PTH113
+        except FileNotFoundError:  # the working directory has been removed
+            return name
 
-def _absolute(path: str) -> str:
-    """The absolute path; the path itself if the working directory has been removed."""
-    try:
-        return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
-    except FileNotFoundError:
-        return path
-
-
-def _parse_names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(os.pathsep) if name)
+    return tuple(map(absolute, _check_names(value)))
 
 
 def _check_path(value: Any) -> str | None:
@@ -110,29 +115,23 @@ def _check_path(value: Any) -> str | None:
     if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError
     try:
-        return os.path.abspath(path)  # noqa: PTH100 (pathlib takes longer to import than all the rest)
+        return os.path.abspath(path)  # noqa: PTH100
     except FileNotFoundError:  # there is no directory to start from
         raise ValueError from None
 
 
-FRACTION = Values("a number from 0 to 1", _check_fraction, float)
-NOT_NEGATIVE = Values("a number that is not negative; inf for never", _check_not_negative, float)
-FLAG = Values("True or False; in the environment 1, true, 0 or false", _check_flag, _parse_flag)
-NAMES = Values(
+_FLAGS = {"0": False, "false": False, "1": True, "true": True}
+FRACTION = number(1, "a number from 0 to 1")
+NOT_NEGATIVE = number(float("inf"), "a number that is not negative; inf for never")
+FLAG = Allowed("True or False; in the environment 1, true, 0 or false", _check_flag, lambda text: _FLAGS[text.lower()])
+NAMES = Allowed(
     f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_tables, _parse_names
 )
-PATH = Values("a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None)
+PATH = Allowed(
+    "a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None
+)
 
-
-TIERS = USER, DEVICE, SAME_ARCH, CHOOSER, MODEL = ("user", "device", "same_arch", "chooser", "model")
-"""Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's
-own functions (which may also be registered to be asked first), a model."""
-
-CONFIDENCE, GAIN = 0.95, 0.15
-"""The defaults of ``confidence_threshold`` and ``gain_threshold``."""
-
-
-_SETTINGS: dict[str, tuple[Values, Any]] = {
+_SETTINGS: dict[str, tuple[Allowed, Any]] = {
     "policy": (one_of("pick", "verify", "off"), "pick"),
     "default_mode": (FLAG, True),
     "pad": (FLAG, True),
@@ -148,36 +147,31 @@ _SETTINGS: dict[str, tuple[Values, Any]] = {
     "strict": (FLAG, False),
     "receipt": (PATH, None),
 }
-"""For each setting what it may be, and its default."""
+"""The allowed values of each setting, and its default."""
 
 _PREFIX = "DIODE_LUT_"
-
-
-def _variable(name: str) -> str:
-    return f"{_PREFIX}{name.upper()}"
-
-
-_VARIABLES = {_variable(name): values for name, (values, _) in _SETTINGS.items()} | {_variable("autoregister"): FLAG}
-"""All environment variables, and what they may be."""
+_VARIABLES = {f"{_PREFIX}{name.upper()}": values for name, (values, _) in _SETTINGS.items()}
+_VARIABLES[f"{_PREFIX}AUTOREGISTER"] = FLAG
+"""All environment variables, and their allowed values."""
 
 
 class _Layer(NamedTuple):
-    """Values of some settings: those of a ``patch``, and the thread that entered it. The lowest has all settings."""
+    """Values of some settings: those of a ``patch``, and its thread. The lowest has all settings."""
 
     values: dict[str, Any]
     thread: int
 
 
 _lock = threading.RLock()
-"""Held while layers change; reading a setting does not need it."""
+"""Held while layers change. Reading a setting does not need it."""
 
 
 class Settings:
-    """What the user decides, for the whole process.
+    """The user's settings, for the whole process.
 
-    Setting anything to a value that it cannot have raises SettingError and changes nothing. Where ``patch`` blocks
-    overlap, in one thread or in several, the block that was entered last counts until it ends. A value that is assigned
-    to a setting within a block that changes it lasts as long as that block.
+    A value that is not allowed raises SettingError and changes nothing. If ``patch`` blocks overlap, in one thread or
+    in several, the block entered last counts until it ends. If a block changes a setting, a value assigned within it
+    lasts as long as the block.
     """
 
     __slots__ = ("__dict__", "_layers")
@@ -195,34 +189,29 @@ class Settings:
     dynamic_kernels: int
     """How many kernels a matmul with a dynamic size gets at most, 1 to 8, for parts of the size's range."""
     fallback_to_autotune: bool
-    """What a miss gets under max-autotune: Inductor's own list of choices, or aten alone."""
+    """If true, Inductor autotunes a miss as usual under max-autotune. If false, it uses aten without benchmarking."""
     confidence_threshold: float
     """How sure a model must be that its first config is within 5 % of the best, from 0 to 1, to answer."""
     gain_threshold: float
     """A model also answers if it expects its first config to be faster than aten by this fraction."""
     min_gain: float
-    """Where the first config is known to gain less over aten than this fraction, aten is taken: it compiles nothing."""
+    """If the first config is known to gain less over aten than this fraction, aten is taken: it compiles nothing."""
     tables: tuple[str, ...]
     """Your own tables and models, as names or paths.
 
-    All tables are asked before the models, of each your own before the shipped ones; the first that answers wins.
+    All tables are asked before the models, of each your own before the shipped ones. The first answer wins.
     """
     tiers: tuple[str, ...]
     """Who may answer, of TIERS and in their order."""
     epilogues: bool
-    """Whether tables and models decide, for what follows a matmul, if it is fused and with which kernel."""
+    """Whether tables and models decide if the work after a matmul is fused, and with which kernel."""
     strict: bool
     """Whether a miss is an error, MissError, instead of being left to Inductor."""
     receipt: str | None
-    """The file that says what was asked and answered, written after each graph and at exit; None for none."""
+    """The file that lists all questions and answers, written after each graph and at exit. None for no file."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self._begin(
-            {
-                name: _from_environment(environment, name, values, default)
-                for name, (values, default) in _SETTINGS.items()
-            }
-        )
+        self._begin({name: _from_environment(environment, name, default) for name, (_, default) in _SETTINGS.items()})
         for variable in _unknown(environment):
             _warn(_no_such_variable(variable))
 
@@ -235,7 +224,7 @@ class Settings:
 
     @contextmanager
     def patch(self, **values: Any) -> Iterator[None]:
-        """Other values during a ``with`` block or a decorated function, in all threads."""
+        """Set other values during a ``with`` block or a decorated function, in all threads."""
         layer = _Layer({name: _checked(name, value) for name, value in values.items()}, threading.get_ident())
         try:
             with _lock:
@@ -249,13 +238,13 @@ class Settings:
                 self._end(layer)
 
     def add_table(self, name: str, path: str) -> None:
-        """Put a file behind ``tables``, unless these have it, as ``name`` or as ``path``, already."""
+        """Add a file to the end of ``tables``, unless these have it, as ``name`` or as ``path``, already."""
         with _lock:
             if not {name, path}.intersection(self.tables):
                 self.tables = (*self.tables, path)
 
     def copy(self) -> Settings:
-        """A copy of the settings, all of one moment; later changes do not reach it."""
+        """Return a copy of the settings, all of one moment. Later changes do not reach it."""
         copied = object.__new__(Settings)
         copied._begin(dict(vars(self)))
         return copied
@@ -278,7 +267,7 @@ class Settings:
         self._apply()
 
     def _apply(self) -> None:
-        """Make the upper layers' values the settings, in one step, so that other threads see all changes or none."""
+        """Make the upper layers' values the settings, in one step: other threads see all changes or none."""
         values: dict[str, Any] = {}
         for layer in self._layers:
             values.update(layer.values)
@@ -289,41 +278,17 @@ class Settings:
 
 
 def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether importing diode_lut arms the hook: not with ``DIODE_LUT_AUTOREGISTER=0``."""
-    return bool(_from_environment(environment, "autoregister", FLAG, True))
+    """Return whether importing diode_lut arms the hook: not with ``DIODE_LUT_AUTOREGISTER=0``."""
+    return bool(_from_environment(environment, "autoregister", True))
 
 
 def faults_in_environment(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """What is wrong with the variables that begin with ``DIODE_LUT_``."""
+    """Yield the faults of the variables named ``DIODE_LUT_...``."""
     yield from map(_no_such_variable, _unknown(environment))
     for variable in sorted(_VARIABLES.keys() & environment):
-        fault = _fault(variable, environment[variable], _VARIABLES[variable])
+        fault = _fault(variable, environment[variable])
         if fault:
             yield fault
-
-
-def _fault(variable: str, text: str, allowed: Values) -> str:
-    """What is wrong with the value of a variable; empty if nothing is."""
-    try:
-        allowed.check(allowed.parse(text))
-    except (KeyError, ValueError):
-        return f"{variable}: {text!r} is not allowed (allowed: {allowed.text})"
-    return ""
-
-
-def _unknown(environment: Mapping[str, str]) -> list[str]:
-    """The variables that begin as those of settings do, but are none."""
-    return sorted(name for name in environment if name.startswith(_PREFIX) and name not in _VARIABLES)
-
-
-def _no_such_variable(variable: str) -> str:
-    """That a variable is unknown, and which one may be meant."""
-    from difflib import get_close_matches
-
-    names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
-    close = get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
-    hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: DIODE_LUT, {', '.join(_VARIABLES)}"
-    return f"{variable}: there is no such setting ({hint})"
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -340,16 +305,42 @@ def _checked(name: str, value: Any) -> Any:
         raise SettingError(f"diode_lut.config.{name}: {value!r} is not allowed (allowed: {allowed.text})") from None
 
 
-def _from_environment(environment: Mapping[str, str], name: str, allowed: Values, default: Any) -> Any:
-    variable = _variable(name)
+def _from_environment(environment: Mapping[str, str], name: str, default: Any) -> Any:
+    variable = f"{_PREFIX}{name.upper()}"
     text = environment.get(variable)
     if text is None:
         return default
-    fault = _fault(variable, text, allowed)
+    fault = _fault(variable, text)
     if fault:
         _warn(f"{fault}; using {default!r}")
         return default
+    allowed = _VARIABLES[variable]
     return allowed.check(allowed.parse(text))
+
+
+def _fault(variable: str, text: str) -> str:
+    """Return the fault of a variable's value. Empty if there is none."""
+    allowed = _VARIABLES[variable]
+    try:
+        allowed.check(allowed.parse(text))
+    except (KeyError, ValueError):
+        return f"{variable}: {text!r} is not allowed (allowed: {allowed.text})"
+    return ""
+
+
+def _unknown(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables named as those of settings, but unknown."""
+    return sorted(name for name in environment if name.startswith(_PREFIX) and name not in _VARIABLES)
+
+
+def _no_such_variable(variable: str) -> str:
+    """Say that a variable is unknown, and suggest another."""
+    from difflib import get_close_matches
+
+    names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
+    close = get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
+    hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: DIODE_LUT, {', '.join(_VARIABLES)}"
+    return f"{variable}: there is no such setting ({hint})"
 
 
 def _warn(message: str) -> None:
@@ -366,7 +357,7 @@ config = Settings()
 
 @in_forked_children
 def _after_fork() -> None:
-    """The lock is free, and the thread that forked is the only one."""
+    """Make the lock free, and forget all threads but the present."""
     global _lock
     _lock = threading.RLock()
     config.forget_other_threads()

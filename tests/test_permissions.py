@@ -110,27 +110,36 @@ AS_ANOTHER = (
 
 
 @ROOT_ONLY
-@pytest.mark.parametrize(("mode", "expected"), [(0o640, 0o600), (0o664, 0o644), (0o604, 0o600), (0o666, 0o666)])
-def test_another_group_gets_no_more(directory: Path, mode: int, expected: int) -> None:
-    """Where the file's group cannot be kept, group and others have only what both had."""
+@pytest.mark.parametrize("mode", [0o640, 0o664, 0o604, 0o666])
+def test_a_file_whose_group_cannot_be_kept_is_refused(directory: Path, mode: int) -> None:
+    """Where the new file would have another group, the old one stays, and nothing is left beside it."""
     path = directory / "plain"
     path.write_bytes(b"old")
     path.chmod(mode)
-    os.chown(path, 1234, 2345)
-    directory.chmod(0o777)
-    subprocess.run([sys.executable, "-c", AS_ANOTHER, path], check=True)
-    assert (path.read_bytes(), path.stat().st_gid, path.stat().st_mode & 0o777) == (b"new", 5555, expected)
+    refuses(path)
+    assert (path.read_bytes(), path.stat().st_gid, path.stat().st_mode & 0o777) == (b"old", 2345, mode)
+    assert {each.name for each in directory.iterdir()} == {"file", "plain"}
 
 
 @ROOT_ONLY
-def test_an_acl_that_cannot_be_kept_opens_nothing(directory: Path) -> None:
-    """Where an ACL would be about another group, only the owner may read the new file."""
-    os.chown(directory / "file", 1234, 2345)
+def test_a_file_whose_acl_cannot_be_kept_is_refused(directory: Path) -> None:
+    """The same holds for an ACL."""
     os.setxattr(directory / "file", ACL, acl(0, 4, 4, 4))
-    directory.chmod(0o777)
-    subprocess.run([sys.executable, "-c", AS_ANOTHER, directory / "file"], check=True)
-    assert attributes(directory / "file") == {}
-    assert (directory / "file").stat().st_mode & 0o777 == 0o600
+    before = attributes(directory / "file")
+    refuses(directory / "file")
+    assert attributes(directory / "file") == before
+
+
+def refuses(path: Path) -> None:
+    """Somebody who is not in the file's group cannot replace it, and is told why."""
+    os.chown(path, 1234, 2345)
+    path.parent.chmod(0o777)
+    done = subprocess.run([sys.executable, "-c", AS_ANOTHER, path], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        "its group, ACL and attributes cannot be kept (Operation not permitted): write it as its owner" in done.stderr
+    )
+    assert done.stderr.endswith(f"'{path}'\n")
 
 
 @ROOT_ONLY

@@ -120,8 +120,8 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             CHANGES + "test_packages_are_served_to_those_who_would_make_the_same",
         ),
         "package-without-a-mark": (
-            "_reading",
-            Instead("lambda read: read"),
+            "read_package",
+            Instead("lambda read, path: read(path)"),
             CHANGES + "test_packages_of_a_process_without_the_hook",
         ),
         "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
@@ -132,16 +132,16 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             HANDED_OVER + SERVED,
         ),
     },
-    "diode_lut.hook.install": {
+    "diode_lut.hook.patches": {
         "failure-in-the-factory": ("_inductors_own", RAISES, INSTALL + "test_inductor_has_moved_on"),
-        "earlier-factory": ("_install_factory", Without("previous"), INSTALL + "test_earlier_handlers_stay_below_ours"),
+        "earlier-factory": ("set_factory", Without("previous"), INSTALL + "test_earlier_handlers_stay_below_ours"),
         "earlier-handler": (
-            "_take_over_this_thread",
-            NONE,
+            "take_over_this_thread",
+            Instead("lambda _: lambda: None"),
             INSTALL + "test_earlier_handlers_stay_below_ours",
             INSTALL + "test_every_order_of_imports",
         ),
-        "installed-twice": ("install", Without("FACTORY"), INSTALL + "test_reload_changes_nothing"),
+        "installed-twice": ("is_in_place", FALSE, INSTALL + "test_reload_changes_nothing"),
         "cache-identity-in-the-pickle": (
             "Factory.__reduce__",
             Instead("lambda self: (_restore, (self.previous,))"),

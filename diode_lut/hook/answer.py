@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ import sympy
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
-from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.ir import ChoiceCaller
 from torch._inductor.kernel_inputs import MMKernelInputs
@@ -25,7 +23,7 @@ from torch._inductor.virtualized import V
 from diode_lut.decide.dynamic import Axis, Piece
 from diode_lut.decide.selector import Decision
 from diode_lut.hook.snapshot import snapshot
-from diode_lut.hook.switch import is_off, leave
+from diode_lut.hook.switch import is_off
 from diode_lut.problem import Problem
 from diode_lut.settings import Settings
 from diode_lut.snapshot import skip
@@ -244,32 +242,7 @@ class BlockLine(WrapperLine):
             code.do_indent()
 
 
-@cache
-def take_part_in_codegen(branches_of: Callable[[Any], Branches | None]) -> None:
-    """Have Inductor generate branches for buffers that have some, according to ``branches_of``."""
-    generate = SIMDScheduling.codegen_template
-
-    def codegen_template(
-        self: SIMDScheduling, template_node: Any, epilogue_nodes: Any, prologue_nodes: Any, **options: Any
-    ) -> Any:
-        found = branches_of(template_node.node)
-        alone = found is None or (epilogue_nodes and not found.all_triton)
-        if alone or prologue_nodes or options.get("only_gen_src_code"):
-            return generate(self, template_node, epilogue_nodes, prologue_nodes, **options)
-        assert found is not None
-        lines: list[Any] = V.graph.wrapper_code.lines
-        written = len(lines)
-        try:
-            return _generate(self, template_node, epilogue_nodes, found)
-        except Exception as error:
-            leave("a matmul with a dynamic size", error)
-            del lines[written:]
-            return generate(self, template_node, epilogue_nodes, prologue_nodes, **options)
-
-    SIMDScheduling.codegen_template = codegen_template  # type: ignore[method-assign]
-
-
-def _generate(scheduling: Any, template_node: Any, epilogue_nodes: Any, found: Branches) -> None:
+def generate_branches(scheduling: Any, template_node: Any, epilogue_nodes: Any, found: Branches) -> None:
     """Define all kernels, then write the branches, each of which calls one."""
     node: Any = template_node.node
     wrapper: Any = V.graph.wrapper_code

@@ -1,8 +1,7 @@
 """Flex attention: Inductor asks its handler for configs by head dimension and dtype, and is answered from the tables.
 
-What else a table's problem consists of is read off the node of the graph that is being lowered: its tensors, and the
-graphs of its score and mask modifications. Nothing is guarded: where a size may change, Inductor decides alone, which
-is recorded.
+The rest of a table's problem is read off the node in the graph: its tensors, and the graphs of its score and mask
+modifications. Nothing is guarded: if a size may change, Inductor decides alone, and this is recorded.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NODES = {
 """By op: PyTorch's name of the higher-order operator."""
 
 _IGNORED = {"flex_attention": "bwd_", "flex_decoding": "bwd_", "flex_attention_backward": "fwd_"}
-"""By op: how the names of kernel options begin that are for the other direction."""
+"""By op: the beginning of the names of kernel options for the other direction."""
 
 _HARMLESS = frozenset(
     {
@@ -46,18 +45,19 @@ _HARMLESS = frozenset(
         *("WRITE_DQ", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"),
     }
 )
-"""Kernel options that go with any config. With others, whoever sets them decides."""
+"""Kernel options for any config. Whoever sets other options decides."""
 
 _USER_CHOOSES = "kernel_options choose blocks, stages or warps"
 
-Configs = list[Any]
+InductorConfigs = list[Any]
 """Inductor's configs: objects with a field for each of our tunables."""
 
 
 class Attention(NamedTuple):
     """One attention in a graph: its problem, the blocks of its sparse mask, and where it runs.
 
-    ``why_left`` says why no table is asked about it; empty if one is. Where sizes may change, the problem has hints.
+    ``why_left`` says why no table is asked about it. It is empty if a table is asked. If sizes may change, the problem
+    has hints.
     """
 
     problem: Problem
@@ -67,8 +67,8 @@ class Attention(NamedTuple):
     why_left: str
 
 
-def answer_attention(op: str, ask_base: Callable[[], Configs]) -> Configs | None:
-    """Inductor's configs for the attention that is being lowered; None if Inductor should choose among its own.
+def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> InductorConfigs | None:
+    """Return Inductor's configs for the attention being lowered, or None if Inductor should choose among its own.
 
     ``ask_base`` returns Inductor's own.
     """
@@ -85,14 +85,15 @@ def answer_attention(op: str, ask_base: Callable[[], Configs]) -> Configs | None
         raise CannotRun(f"Inductor has {len(own)} configs where one was expected")
     found = dict(islice(_runnable(decision, asked, own[0]), now.settings.top_k if autotuning() else 1))
     now.record(decision, tuple(found))
-    if now.settings.policy == "verify" if found else _only_default(decision):
+    missed = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
+    if now.settings.policy == "verify" if found else missed:
         with suppress(CannotRun):
             found.setdefault(DEFAULT, _inductors(DEFAULT, asked, own[0]))
     return list(found.values()) or None
 
 
-def forced(op: str, config: Config, ask_base: Callable[[], Configs]) -> Any:
-    """Inductor's config that is ``config`` for the attention that is being lowered; CannotRun where it cannot run."""
+def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> Any:
+    """Return ``config`` as Inductor's for the attention being lowered. CannotRun if it cannot run."""
     asked = attention_of(V.graph.current_node, op)
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
@@ -100,19 +101,14 @@ def forced(op: str, config: Config, ask_base: Callable[[], Configs]) -> Any:
     return _inductors(config, asked, own)
 
 
-def _only_default(decision: Decision) -> bool:
-    """Whether attention without a match is to have the default, without a benchmark."""
-    return not decision.configs and not snapshot().settings.fallback_to_autotune and autotuning()
-
-
-def _without_autotuning(ask_base: Callable[[], Configs]) -> Configs:
-    """What Inductor takes in its default mode."""
+def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConfigs:
+    """Return Inductor's configs in its default mode."""
     with inductor_config.patch(max_autotune=False):
         return ask_base()
 
 
 def _runnable(decision: Decision, asked: Attention, own: Any) -> Iterator[tuple[Config, Any]]:
-    """The configs of a decision that can run, best first, as Inductor's; those that cannot are recorded."""
+    """Yield the configs of a decision that can run, best first, as Inductor's. Others are recorded."""
     for config in decision.configs:
         try:
             yield config, _inductors(config, asked, own)
@@ -123,7 +119,7 @@ def _runnable(decision: Decision, asked: Attention, own: Any) -> Iterator[tuple[
 
 
 def _inductors(config: Config, asked: Attention, own: Any) -> Any:
-    """Inductor's config with the same tunables; CannotRun where it cannot run. The rest is as ``own`` has it.
+    """Return Inductor's config with the same tunables. CannotRun if it cannot run. The rest is as in ``own``.
 
     It is always a new object: Inductor changes it.
     """
@@ -138,17 +134,17 @@ def _inductors(config: Config, asked: Attention, own: Any) -> Any:
 
 
 def _require_divisors(made: Any, asked: Attention) -> None:
-    """CannotRun if the blocks of Inductor's config do not divide those of the mask: a single one is an error then."""
+    """Raise CannotRun if the config's blocks do not divide those of the mask: a single config is an error then."""
     for name, block in vars(made).items():
         queries = name.startswith("block_m")
         sparse = asked.sparse_q if queries else asked.sparse_kv
         if name.startswith("block_") and sparse % block:
-            what = "queries" if queries else "keys"
-            raise CannotRun(f"a block of {block} {what} does not divide the mask's, of {sparse}")
+            blocked = "queries" if queries else "keys"
+            raise CannotRun(f"a block of {block} {blocked} does not divide the mask's, of {sparse}")
 
 
 def _require_room(config: Config, asked: Attention) -> None:
-    """CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
+    """Raise CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
     device = architecture(detect_hardware(asked.device).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
@@ -159,14 +155,16 @@ def _require_room(config: Config, asked: Attention) -> None:
 
 
 def attention_of(node: Any, op: str) -> Attention | None:
-    """The attention that a node of a graph computes; None if tables have no such problems.
+    """Return the attention a node of a graph computes, or None if tables have no such problems.
 
-    That is so if types differ, keys are shared by batches, or rows have gaps between elements.
+    They have none if types differ, keys are shared by batches, or rows have gaps between elements.
     """
     operator_ = getattr(torch.ops.higher_order, _NODES[op])
     if getattr(node, "target", None) is not operator_:
         return None
-    arguments = _arguments(node, operator_)
+    bound = signature(type(operator_).__call__).bind(operator_, *node.args, **node.kwargs)
+    bound.apply_defaults()
+    arguments: Mapping[str, Any] = bound.arguments  # by name, whichever of them a release has
     query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
     *_, sparse_q, sparse_kv, mask = arguments["block_mask"]
     sizes = (*query.shape, *key.shape, *value.shape, *query.stride(), *key.stride(), *value.stride())
@@ -175,24 +173,23 @@ def attention_of(node: Any, op: str) -> Attention | None:
     why_left = "" if all(type(size) is int for size in (*sizes, sparse_q, sparse_kv)) else SIZES_CHANGE
     if not _leaves_choice(arguments["kernel_options"], op, query.dtype):
         why_left = _USER_CHOOSES
+
+    def graph_of(modification: Any) -> torch.fx.Graph:
+        module: Any = operator.attrgetter(str(modification.target))(modification.graph.owning_module)
+        graph: torch.fx.Graph = module.graph
+        return graph
+
     score = arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"]
     variant = Modifications(
-        mask_class(_graph_of(mask), arguments["mask_mod_other_buffers"]),
-        score_class(_graph_of(score), arguments["score_mod_other_buffers"]),
+        mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]),
+        score_class(graph_of(score), arguments["score_mod_other_buffers"]),
     )
     problem = _problem(op, query, key, value, str(variant))
     return problem and Attention(problem, sparse_q, sparse_kv, query.device, why_left)
 
 
-def _arguments(node: Any, operator_: Any) -> Mapping[str, Any]:
-    """The node's arguments by name, whichever of them a release has."""
-    bound = signature(type(operator_).__call__).bind(operator_, *node.args, **node.kwargs)
-    bound.apply_defaults()
-    return bound.arguments
-
-
 def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
-    """Whether the user's kernel options leave everything to whoever chooses a config."""
+    """Return whether the user's kernel options leave everything to the choice of a config."""
     harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
     names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
     return harmless.issuperset(names)
@@ -200,7 +197,10 @@ def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> b
 
 def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem | None:
     dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
-    operands = [_operand(each) for each in (query, key, value)]
+    operands = [
+        Operand(tuple(map(hint, each.shape)), tuple(map(hint, each.stride())), hint(each.storage_offset()))
+        for each in (query, key, value)
+    ]
     (b, h, m, k), (batches, shared, n, _), (*_, v) = (operand.sizes for operand in operands)
     if dtype is None or batches != b or any(operand.strides[-1] != 1 for operand in operands):
         return None
@@ -212,20 +212,8 @@ def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem
         return None
 
 
-def _operand(tensor: torch.Tensor) -> Operand:
-    sizes, strides = (tuple(map(hint, numbers)) for numbers in (tensor.shape, tensor.stride()))
-    return Operand(sizes, strides, hint(tensor.storage_offset()))
-
-
-def _graph_of(node: Any) -> torch.fx.Graph:
-    """The graph of a modification, which a node of the graph refers to by its name."""
-    module: Any = operator.attrgetter(str(node.target))(node.graph.owning_module)
-    graph: torch.fx.Graph = module.graph
-    return graph
-
-
 def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
-    """Which of MASKS the graph of ``mask_mod(b, h, q_idx, kv_idx)`` is."""
+    """Return the graph's class of MASKS, given the graph of ``mask_mod(b, h, q_idx, kv_idx)``."""
     if buffers:
         return "captured"
     *_, m, n = _placeholders(graph)
@@ -238,7 +226,7 @@ def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
 
 
 def score_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
-    """Which of SCORES the graph of ``score_mod(score, b, h, q_idx, kv_idx)`` is."""
+    """Return the graph's class of SCORES, given the graph of ``score_mod(score, b, h, q_idx, kv_idx)``."""
     if buffers:
         return "captured"
     return "plain" if _result(graph) is _placeholders(graph)[0] else "computed"
@@ -249,14 +237,13 @@ def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _result(graph: torch.fx.Graph) -> Any:
-    """What the graph returns."""
     (output,) = graph.find_nodes(op="output")
     result = output.args[0]
     return result[0] if isinstance(result, (list, tuple)) else result
 
 
 def _reads(node: Any, wanted: Sequence[torch.fx.Node]) -> bool:
-    """Whether the node's value depends on one of the others, shapes aside: ``new_ones`` only takes a device."""
+    """Return whether the node's value depends on one in ``wanted``, shapes aside: ``new_ones`` takes a device."""
     pending, seen = [node], set()
     while pending:
         each = pending.pop()

@@ -1,4 +1,7 @@
-"""What Inductor's templates for scaled_mm, which multiplies float8, are told besides their tunables."""
+"""A config as Inductor's choice for a matmul on a GPU: a Triton kernel, or a product whose K is cut into parts.
+
+CannotRun says why a config cannot run, or must not: it would not compile, or not be the timed kernel.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +50,214 @@ from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.config import Config
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, accumulator_registers, is_precise, registers
 
+
+def build_choice(
+    config: Config,
+    inputs: MMKernelInputs,
+    op: str,
+    layout: ir.FixedLayout | None = None,
+    variant: str = NO_VARIANT,
+) -> ir.ChoiceCaller:
+    """Return the Triton or decompose_k choice of ``config`` for this matmul. CannotRun if it cannot run or must not.
+
+    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is the problem's.
+    """
+    if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
+        raise CannotRun(f"{config.template} is not for {op} on this device")
+    _require_triton(inputs, op)
+    if config.k_split > 1:
+        return _decompose_k(config, inputs)
+    if op in INTEGER:
+        _require_blocks_of_bytes(config)
+    options = scaling_options(config, inputs, variant) if op in SCALED else {}
+    uid, *_ = UIDS[config.template][op]  # importing ``torch._inductor.lowering`` registers all templates
+    return _triton(config, TritonTemplate.all_templates[uid.removeprefix("triton::")], inputs, op, layout, options)
+
+
+_MAX_GRID_Y = 65535
+"""The limit of CUDA and of ROCm on the second dimension of a launch."""
+
+
+def _require_triton(inputs: MMKernelInputs, op: str) -> None:
+    """Raise CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
+    _require_settings_of_timings(inputs.dtype())
+    if op in ("addmm", "baddbmm"):
+        _require_factors(inputs)
+    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
+        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
+    require_templates(inputs.output_layout(flexible=False))
+
+
+def _require_settings_of_timings(dtype: torch.dtype) -> None:
+    """Raise CannotRun if settings have kernels, or the library, compute otherwise than they are timed."""
+    taken = snapshot()
+    if dtype == torch.float16 and taken.matmul.float16_accumulation:
+        raise CannotRun("timings are without allow_fp16_accumulation, which makes the library faster and no kernel")
+    if dtype == torch.float32 and not taken.has_present_settings():
+        taken.answered = False
+        raise CannotRun("the precision of float32 matmuls has changed since the compile began")
+    if dtype == torch.float32 and taken.matmul.triton not in ("", "tf32" if _allows_tf32(dtype) else "ieee"):
+        raise CannotRun(f"with TRITON_F32_DEFAULT={taken.matmul.triton} Triton multiplies float32 otherwise than timed")
+
+
+def _allows_tf32(dtype: torch.dtype) -> bool:
+    """Return whether kernels of the type use TF32: wherever it is allowed, as ``tf32`` problems are timed."""
+    return dtype == torch.float32 and snapshot().float32("cuda") == "tf32"
+
+
+def require_templates(layout: ir.Layout) -> None:
+    """Raise CannotRun unless Inductor allows Triton templates for such a result, with any number of SMs."""
+    if snapshot().matmul.carveout is not None:
+        raise CannotRun("timings are without an SM carve-out")
+    if is_batch_invariant():
+        raise CannotRun("Inductor's setting batch_invariant allows the library only")
+    if loads_epilogues_with_tma():
+        raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
+    if not _offers_triton(layout):
+        raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
+
+
+def _offers_triton(layout: ir.Layout) -> bool:
+    """Return Inductor's ``use_triton_template`` for a result, but with any number of SMs.
+
+    If there are too few SMs for Inductor, ``runnable`` lets only measured kernels pass.
+    """
+    return (
+        is_gpu(layout.device.type)
+        and layout.dtype in TORCH_DTYPES.values()
+        and _use_autotune_backend("TRITON")
+        and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
+    )
+
+
+def _require_factors(inputs: MMKernelInputs) -> None:
+    """Raise CannotRun unless alpha and beta are numbers other than zero.
+
+    If a factor is zero, ATen may not read the operand. A kernel would make NaN of a NaN there.
+    """
+    factors = {name: inputs.get_scalar(name) for name in ("alpha", "beta")}
+    if any(getattr(factor, "free_symbols", None) for factor in factors.values()):
+        raise CannotRun("alpha or beta is a size that may change, and templates take numbers only")
+    for name, factor in factors.items():
+        if factor == 0:
+            raise CannotRun(f"with {name}=0 not every operand may be read")
+
+
+def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
+    batch = inputs.shapes_symbolic()[-1][0]
+    return bool(V.graph.sizevars.statically_known_true(batch <= _MAX_GRID_Y))
+
+
+def _require_blocks_of_bytes(config: Config) -> None:
+    """Raise CannotRun if a step along K is shorter than a matrix instruction: Triton then compiles nothing."""
+    if config.tiles.block_k not in BLOCKS_K_OF_BYTES:
+        raise CannotRun(f"with block_k={config.tiles.block_k} it cannot multiply int8")
+
+
+def _triton(
+    config: Config,
+    template: TritonTemplate,
+    inputs: MMKernelInputs,
+    op: str,
+    layout: ir.FixedLayout | None,
+    options: dict[str, Any],
+) -> ir.ChoiceCaller:
+    """Return the choice of a Triton template, with ``options`` besides those of its heuristic."""
+    tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
+    if not config.kernel.runs_on(device):
+        raise CannotRun(f"there is no {config.template} for {device.name}")
+    for parameter in config.kernel.parameters:
+        if parameter.name in config.tunables and not parameter.is_known_to(device):
+            raise CannotRun(f"kernels for {device.name} have no {parameter.name}")
+    _require_room(config, device, inputs, op)
+    inputs = with_fixed_layouts(inputs, op)
+    if not indexes_in_64_bits() and not _fits_32_bits(inputs):
+        raise CannotRun("a matrix has more elements than this template can index")
+    if config.kernel.tma and not tma_legal(inputs):
+        raise CannotRun("tensor descriptors cannot describe these matrices")
+    heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
+    heuristic.should_scale_configs = False
+    gemm = GemmConfig(
+        tiles.block_m, tiles.block_n, tiles.block_k, tiles.num_stages, tiles.num_warps, group_m=tiles.group_m
+    )
+    for name, value in config.tunables.items():
+        if name not in tiles._fields:
+            setattr(gemm, name, value)  # Inductor's heuristics for ROCm ask for it by name
+    if device.triton == "hip":
+        heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
+    heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
+    extra, tf32 = heuristic.get_extra_kwargs(inputs, op), _allows_tf32(inputs.dtype())
+    if tf32 and not extra["ALLOW_TF32"] and forces_same_precision():
+        raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
+    with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
+        params = next(iter(heuristic.get_template_configs(inputs, op)), None)
+        if params is None:
+            raise CannotRun("Inductor makes no kernel of it")
+        choice = _choice_of(
+            template,
+            DictKernelTemplateParams({**params.to_kwargs(), **options}),
+            {**extra, "ALLOW_TF32": tf32},
+            layout or inputs.output_layout(flexible=False),
+            heuristic.adjust_kernel_inputs(inputs, op),
+        )
+    if isinstance(choice, TritonTemplateCaller):
+        # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
+        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
+    return with_memory_in_any_thread(choice) if config.kernel.tma else choice
+
+
+def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
+    """Return Inductor's form of a config on ROCm, with the stages and waves of the config.
+
+    It would take its default of two stages, and work the waves out from the warps.
+    """
+    wanted = config.kernel.values(config.params)
+    return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})
+
+
+def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:
+    """Raise CannotRun if the kernel takes more registers or shared memory than the device has.
+
+    Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
+    """
+    limit = registers(config.tiles, device)
+    if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
+        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    memory = shared_memory_of(inputs.device())
+    kernel: Any = config.kernel
+    if kernel.shared_memory(config.tiles, op, inputs.mat1mat2()[0].get_dtype().itemsize, device) > memory:
+        raise CannotRun("it takes more shared memory than the device has")
+
+
+def shared_memory_of(device: torch.device) -> int:
+    """Return the bytes of shared memory one block may have."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block)
+
+
+def _fits_32_bits(inputs: MMKernelInputs) -> bool:
+    """Return whether 32 bits index every element of operands and result. Dynamic sizes are guarded."""
+    result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
+    return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
+
+
+def _choice_of(*parts: Any) -> ir.ChoiceCaller:
+    choice = KernelTemplateChoice(*parts).choice
+    if choice is None:
+        raise CannotRun("Inductor makes no kernel of it")
+    return choice
+
+
 _RECIPES = {"tensor": 0, "row": 1}
-"""PyTorch's numbers for what has a scale: ``torch.nn.functional.ScalingType``."""
+"""PyTorch's numbers for the extent of a scale: ``torch.nn.functional.ScalingType``."""
+
 
 _LEAST_K = 32
 """K of the smallest matrix instruction for float8."""
 
 
 def scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dict[str, Any]:
-    """The options; CannotRun where the template would not compute what is asked."""
+    """Return the options of templates for scaled_mm. CannotRun if the template would compute something else."""
     scaling, block_k = Scaling.of(variant), config.tiles.block_k
     if not is_precise(block_k, variant):
         raise CannotRun(f"with block_k={block_k} it cannot multiply float8, or is less precise than the library")
@@ -72,19 +274,62 @@ def scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dic
 _DESCRIPTOR_BYTES = 16
 """The alignment of addresses in a tensor descriptor."""
 
+
+def tma_legal(inputs: MMKernelInputs) -> bool:
+    """Return whether there is memory for tensor descriptors, and they can describe A, B and C as the template reads
+    them.
+    """
+    a, b = inputs.mat1mat2()
+    if stores_with_tma():
+        return False  # an epilogue may then read a result that is never stored, and does not compile
+    if (V.graph.aot_mode or V.graph.cpp_wrapper) and not cpp_wrappers_have_scratch():
+        return False  # programs would write their descriptors past the end of the memory
+    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
+        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
+            return False
+    return all(_order_is_plain(node) and _stays_aligned(node) and _rows_are_apart(node) for node in (a, b))
+
+
+def _order_is_plain(node: Any) -> bool:
+    """Return whether ``is_transposed``, on which the template relies, is right: with padding or a single row it may not
+    be.
+    """
+    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
+
+
+def _rows_are_apart(node: Any) -> bool:
+    """Return whether no two rows (columns, if column-major) share memory: TMA is untested with expanded matrices."""
+    size, stride = node.get_size(), node.get_stride()
+    inner = 0 if node.get_layout().is_transposed() else 1
+    return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
+
+
+def _stays_aligned(node: Any) -> bool:
+    """Return whether all rows (columns, if column-major) start on 16-byte boundaries, whatever value a size takes.
+
+    Inductor looks at the hints of sizes, and at the beginning of an input, but not of a view of an input.
+    """
+    itemsize = node.get_dtype().itemsize
+    steps = [step for step in node.get_stride() if step != 1]
+    return all(
+        V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
+        for number in (node.get_layout().offset, *steps)
+    )
+
+
 _SET_ALLOCATOR = (
     "allocator_before = triton_allocator.set("
     "lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
 )
-"""A line of generated code that does what Inductor does before a launch, and can be undone."""
+"""A line of generated code to set the allocator as Inductor does before a launch. It can be undone."""
 
 
 def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
-    """The choice, whose generated code gives Triton memory for descriptors in whatever thread runs it.
+    """Return the choice with generated code that gives Triton memory for descriptors in any thread.
 
-    Triton keeps its allocator per thread, and has none in a new one. Since torch 2.13, Inductor sets it before the
-    first launch of a kernel only, so that a second thread would get an error. After the call the allocator is the
-    program's again, which Inductor's launch would replace as well.
+    Triton keeps its allocator per thread, and has none in a new thread. Since torch 2.13, Inductor sets it before the
+    first launch of a kernel only, and a second thread would get an error. After the call the allocator is the program's
+    again. Inductor's launch would replace it as well.
     """
     if not isinstance(choice, TritonTemplateCaller):
         return choice
@@ -118,249 +363,12 @@ def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
     return choice
 
 
-def tma_legal(inputs: MMKernelInputs) -> bool:
-    """Whether there is memory for tensor descriptors, and they can describe A, B and C as the template reads them."""
-    a, b = inputs.mat1mat2()
-    if stores_with_tma():
-        return False  # an epilogue may then read a result that is never stored, and does not compile
-    if (V.graph.aot_mode or V.graph.cpp_wrapper) and not cpp_wrappers_have_scratch():
-        return False  # programs would write their descriptors behind the memory that there is
-    with inductor_config.patch({"triton.enable_persistent_tma_matmul": True}):
-        if not use_triton_tma_template(a, b, output_layout=inputs.output_layout(flexible=False)):
-            return False
-    return all(_order_is_plain(node) and _stays_aligned(node) and _rows_are_apart(node) for node in (a, b))
-
-
-def _order_is_plain(node: Any) -> bool:
-    """Whether ``is_transposed``, by which the template goes, is right: with padding or a single row it may not be."""
-    return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
-
-
-def _rows_are_apart(node: Any) -> bool:
-    """Whether no two rows (columns, where column-major) share memory: expanded matrices are untested with TMA."""
-    size, stride = node.get_size(), node.get_stride()
-    inner = 0 if node.get_layout().is_transposed() else 1
-    return bool(V.graph.sizevars.statically_known_true(stride[1 - inner] >= size[inner]))
-
-
-def _stays_aligned(node: Any) -> bool:
-    """Whether all rows (columns, where column-major) start on 16-byte boundaries whatever value a dynamic size takes.
-
-    Inductor looks at the hints of sizes, and at where an input begins, but not at where a view of one does.
-    """
-    itemsize = node.get_dtype().itemsize
-    steps = [step for step in node.get_stride() if step != 1]
-    return all(
-        V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
-        for number in (node.get_layout().offset, *steps)
-    )
-
-
-_MAX_GRID_Y = 65535
-"""The limit of CUDA and of ROCm on the second dimension of a launch."""
-
 _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
-"""The settings with which Inductor lowers a choice that is a graph of its own."""
-
-
-def build_choice(
-    config: Config,
-    inputs: MMKernelInputs,
-    op: str,
-    layout: ir.FixedLayout | None = None,
-    variant: str = NO_VARIANT,
-) -> ir.ChoiceCaller:
-    """The Triton or decompose_k choice of ``config`` for this matmul; CannotRun where it cannot run or must not.
-
-    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is that of the problem.
-    """
-    if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
-        raise CannotRun(f"{config.template} is not for {op} on this device")
-    _require_triton(inputs, op)
-    if config.k_split > 1:
-        return _decompose_k(config, inputs)
-    if op in INTEGER:
-        _require_blocks_of_bytes(config)
-    options = scaling_options(config, inputs, variant) if op in SCALED else {}
-    return _triton(config, _template(config, op), inputs, op, layout, options)
-
-
-def _template(config: Config, op: str) -> TritonTemplate:
-    """Inductor's Triton template for the op. Importing ``torch._inductor.lowering`` registers all of them."""
-    uid, *_ = UIDS[config.template][op]
-    return TritonTemplate.all_templates[uid.removeprefix("triton::")]
-
-
-def _require_triton(inputs: MMKernelInputs, op: str) -> None:
-    """CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
-    _require_settings_of_timings(inputs.dtype())
-    if op in ("addmm", "baddbmm"):
-        _require_factors(inputs)
-    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
-        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
-    require_templates(inputs.output_layout(flexible=False))
-
-
-def _require_settings_of_timings(dtype: torch.dtype) -> None:
-    """CannotRun where settings have kernels, or the library, compute otherwise than they are timed."""
-    taken = snapshot()
-    if dtype == torch.float16 and taken.matmul.float16_accumulation:
-        raise CannotRun("timings are without allow_fp16_accumulation, which makes the library faster and no kernel")
-    if dtype == torch.float32 and not taken.has_present_settings():
-        taken.answered = False
-        raise CannotRun("the precision of float32 matmuls is not what it was when the compile began")
-    if dtype == torch.float32 and taken.matmul.triton not in ("", "tf32" if _allows_tf32(dtype) else "ieee"):
-        raise CannotRun(f"with TRITON_F32_DEFAULT={taken.matmul.triton} Triton multiplies float32 otherwise than timed")
-
-
-def _allows_tf32(dtype: torch.dtype) -> bool:
-    """Whether kernels of the type use TF32: wherever it is allowed, as problems of the dtype ``tf32`` are timed."""
-    return dtype == torch.float32 and snapshot().float32("cuda") == "tf32"
-
-
-def require_templates(layout: ir.Layout) -> None:
-    """CannotRun unless Inductor allows Triton templates for a matmul with such a result, with any number of SMs."""
-    if snapshot().matmul.carveout is not None:
-        raise CannotRun("timings are without an SM carve-out")
-    if is_batch_invariant():
-        raise CannotRun("Inductor's setting batch_invariant allows the library only")
-    if loads_epilogues_with_tma():
-        raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
-    if not _offers_triton(layout):
-        raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
-
-
-def _offers_triton(layout: ir.Layout) -> bool:
-    """What Inductor's ``use_triton_template`` says of a result, but for the number of SMs, which is no limit here.
-
-    Where that is too low for Inductor, ``runnable`` lets only those kernels pass that were measured.
-    """
-    return (
-        is_gpu(layout.device.type)
-        and layout.dtype in TORCH_DTYPES.values()
-        and _use_autotune_backend("TRITON")
-        and has_backend_feature(layout.device, BackendFeature.TRITON_TEMPLATES)
-    )
-
-
-def _require_blocks_of_bytes(config: Config) -> None:
-    """CannotRun if a step along K is shorter than a matrix instruction: Triton then compiles nothing."""
-    if config.tiles.block_k not in BLOCKS_K_OF_BYTES:
-        raise CannotRun(f"with block_k={config.tiles.block_k} it cannot multiply int8")
-
-
-def _require_factors(inputs: MMKernelInputs) -> None:
-    """CannotRun unless alpha and beta are numbers other than zero.
-
-    Where one of them is zero, ATen may not read what it is multiplied with; a kernel would make NaN of a NaN there.
-    """
-    factors = {name: inputs.get_scalar(name) for name in ("alpha", "beta")}
-    if any(getattr(factor, "free_symbols", None) for factor in factors.values()):
-        raise CannotRun("alpha or beta is a size that may change, and templates take numbers only")
-    for name, factor in factors.items():
-        if factor == 0:
-            raise CannotRun(f"with {name}=0 not every operand may be read")
-
-
-def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
-    batch = inputs.shapes_symbolic()[-1][0]
-    return bool(V.graph.sizevars.statically_known_true(batch <= _MAX_GRID_Y))
-
-
-def _triton(
-    config: Config,
-    template: TritonTemplate,
-    inputs: MMKernelInputs,
-    op: str,
-    layout: ir.FixedLayout | None,
-    options: dict[str, Any],
-) -> ir.ChoiceCaller:
-    """The choice of a Triton template, which gets ``options`` besides what its heuristic says."""
-    tiles, device = config.tiles, architecture(detect_hardware(inputs.device()).arch)
-    if not config.kernel.runs_on(device):
-        raise CannotRun(f"there is no {config.template} for {device.name}")
-    _require_tunables(config, device)
-    _require_room(config, device, inputs, op)
-    inputs = with_fixed_layouts(inputs, op)
-    if not indexes_in_64_bits() and not _fits_32_bits(inputs):
-        raise CannotRun("a matrix has more elements than this template can index")
-    if config.kernel.tma and not tma_legal(inputs):
-        raise CannotRun("tensor descriptors cannot describe these matrices")
-    heuristic: Any = copy.copy(get_template_heuristic(template.uid, str(inputs.device_type), op))
-    heuristic.should_scale_configs = False
-    gemm = GemmConfig(
-        tiles.block_m, tiles.block_n, tiles.block_k, tiles.num_stages, tiles.num_warps, group_m=tiles.group_m
-    )
-    for name, value in config.tunables.items():
-        if name not in tiles._fields:
-            setattr(gemm, name, value)  # Inductor's heuristics for ROCm ask for it by name
-    if device.triton == "hip":
-        heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
-    heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
-    extra, tf32 = heuristic.get_extra_kwargs(inputs, op), _allows_tf32(inputs.dtype())
-    if tf32 and not extra["ALLOW_TF32"] and forces_same_precision():
-        raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
-    with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
-        params = next(iter(heuristic.get_template_configs(inputs, op)), None)
-        if params is None:
-            raise CannotRun("Inductor makes no kernel of it")
-        choice = _choice_of(
-            template,
-            DictKernelTemplateParams({**params.to_kwargs(), **options}),
-            {**extra, "ALLOW_TF32": tf32},
-            layout or inputs.output_layout(flexible=False),
-            heuristic.adjust_kernel_inputs(inputs, op),
-        )
-    if isinstance(choice, TritonTemplateCaller):
-        # With one choice, Inductor fuses what comes before the matmul without a benchmark, and no table has timed that.
-        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    return with_memory_in_any_thread(choice) if config.kernel.tma else choice
-
-
-def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
-    """What Inductor makes of a config on ROCm, with the stages and waves that were asked for.
-
-    It would take its default of two stages, and work the waves out from the warps.
-    """
-    wanted = config.kernel.values(config.params)
-    return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})
-
-
-def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:
-    """CannotRun if the kernel takes more registers or shared memory than the device has.
-
-    Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
-    """
-    limit = registers(config.tiles, device)
-    if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
-        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
-    memory = shared_memory_of(inputs.device())
-    kernel: Any = config.kernel
-    if kernel.shared_memory(config.tiles, op, inputs.mat1mat2()[0].get_dtype().itemsize, device) > memory:
-        raise CannotRun("it takes more shared memory than the device has")
-
-
-def shared_memory_of(device: torch.device) -> int:
-    """Bytes of shared memory that one block may have."""
-    properties = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block)
-
-
-def _require_tunables(config: Config, device: Architecture) -> None:
-    """CannotRun if the config has a tunable that kernels for the device do not have."""
-    for parameter in config.kernel.parameters:
-        if parameter.name in config.tunables and not parameter.is_known_to(device):
-            raise CannotRun(f"kernels for {device.name} have no {parameter.name}")
-
-
-def _fits_32_bits(inputs: MMKernelInputs) -> bool:
-    """Whether 32 bits index every element of the operands and of the result; sizes that may change are guarded."""
-    result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
-    return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
+"""The settings with which Inductor lowers a graph that is a choice."""
 
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
-    """K cut into ``k_split`` equal parts: a bmm and a sum. Neither AOTInductor nor C++ wrappers take it."""
+    """Cut K into ``k_split`` equal parts: a bmm and a sum. Neither AOTInductor nor C++ wrappers take it."""
     k = inputs.mnk_symbolic()[2]
     if not V.graph.sizevars.statically_known_multiple_of(k, config.k_split):
         raise CannotRun(f"K cannot be cut into {config.k_split} equal parts")
@@ -382,19 +390,12 @@ def _sizes_stay_dynamic(inputs: MMKernelInputs) -> bool:
     return subgraphs_keep_sizes_dynamic() or not get_symbolic_inputs(inputs.nodes())
 
 
-def _choice_of(*parts: Any) -> ir.ChoiceCaller:
-    choice = KernelTemplateChoice(*parts).choice
-    if choice is None:
-        raise CannotRun("Inductor makes no kernel of it")
-    return choice
-
-
 def _returns_its_layout(choice: Any) -> bool:
-    """Whether the graph of ``choice``, a SubgraphChoiceCaller, returns one tensor, in the layout of the choice.
+    """Return whether the graph of ``choice``, a SubgraphChoiceCaller, returns one tensor, in the layout of the choice.
 
     Inductor decides on the strides of such a graph's result when it lowers the graph, after it has made the choice.
-    Kernels that read the result go by the layout of the choice, so where the two differ, digits are wrong. Device,
-    dtype, sizes, strides and offset are compared. The graph is lowered once for that, without asking tables.
+    Readers of the result go by the layout of the choice, so if the two differ, digits are wrong. Device, dtype, sizes,
+    strides and offset are compared. The graph is lowered once for this, without asking tables.
     """
     graph = V.graph.make_subgraph(choice.gm, choice.example_inputs, f"{choice.name}_layout")
     for symbol in get_symbolic_inputs(choice.input_nodes):
@@ -411,12 +412,18 @@ def _returns_its_layout(choice: Any) -> bool:
 
 
 def without_tables() -> AbstractContextManager[Any]:
-    """Have Inductor choose alone, or the handler that ours is on top of.
+    """Have Inductor choose alone, or the handler below ours.
 
     The matmuls in the graph of a choice are parts of a kernel. The program has none of them, and the choice was
-    measured with the kernels that they get so.
+    measured with the kernels they get so.
     """
     handler: AbstractContextManager[Any] = V.set_choices_handler(
         getattr(V.choices, "_below", None) or InductorChoices()
     )
     return handler
+
+
+def lower_without_tables(lower: Callable[..., Any], *arguments: Any) -> Any:
+    """Lower a choice that is a graph in ``without_tables``."""
+    with without_tables():
+        return lower(*arguments)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
+from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
     ChoiceCaller,
-    ConcatKernel,
     FixedLayout,
     FlexibleLayout,
     Layout,
@@ -46,8 +46,8 @@ from diode_lut.hook.answer import (
     CannotRun,
     branches,
     can_branch,
+    generate_branches,
     runnable,
-    take_part_in_codegen,
     with_a_layout,
 )
 from diode_lut.hook.choices import build_choice
@@ -116,20 +116,6 @@ def is_written_in_rows(layout: Layout) -> bool:
         V.graph.sizevars.statically_known_multiple_of(elements * view.dtype.itemsize, ROW_BYTES)
         for elements in (view.offset, *steps)
     )
-
-
-@cache
-def take_part_in_concatenation(kind: type) -> None:
-    """Have concatenations written by buffers of this kind, as by the library's, while their layouts are open."""
-    original: Callable[..., bool] = vars(ConcatKernel)["can_realize_into_without_copy"].__func__
-
-    def can_realize_into_without_copy(cls: type[ConcatKernel], src: Any, dst: Any = None) -> bool:
-        buffer = getattr(src, "data", None)
-        if isinstance(buffer, kind):
-            return isinstance(buffer.layout, FlexibleLayout)  # type: ignore[attr-defined]
-        return original(cls, src, dst)
-
-    ConcatKernel.can_realize_into_without_copy = classmethod(can_realize_into_without_copy)  # type: ignore[method-assign, assignment]
 
 
 NOTHING = "no pointwise work follows, but another op or nothing"
@@ -310,10 +296,6 @@ def with_epilogues(
         found = alternative_of(decision, make)
         return in_branches(found, changing, with_layouts, make) if may_branch and found is not None else found
 
-    _take_part_in_scheduling()
-    if may_branch:
-        take_part_in_codegen(_branches_of)
-    take_part_in_concatenation(_Buffer)
     return _Deferred(plain, aten, Alternatives(problem, answers, alternative, assumed, own_branches), remake)
 
 
@@ -434,53 +416,83 @@ def _decided(alternative: Alternative | None) -> list[tuple[Decision, Config]]:
     return pieces or [(alternative.decision, alternative.config)]
 
 
-def _branches_of(buffer: Any) -> Branches | None:
-    """The kernels that a buffer has for parts of a dynamic size's range, once it is known what is fused."""
-    return buffer.branches if isinstance(buffer, _Buffer) else None
-
-
 def _same(one: Layout, other: Layout) -> bool:
     return one.size == other.size and one.stride == other.stride and one.offset == other.offset
 
 
-@cache
-def _take_part_in_scheduling() -> None:
-    """Have the scheduler ask about buffers of ours, from the first of them on."""
-    speedup, score = Scheduler.speedup_by_fusion, Scheduler.score_fusion_memory
-    finalize = Scheduler.finalize_multi_template_buffers
+def can_realize_into_without_copy(original: Callable[..., bool], cls: type, src: Any, dst: Any = None) -> bool:
+    """Have concatenations written by our buffers, as by the library's, while their layouts are open."""
+    buffer = getattr(src, "data", None)
+    if isinstance(buffer, _Buffer):
+        return isinstance(buffer.layout, FlexibleLayout)
+    return original(cls, src, dst)
 
-    def speedup_by_fusion(self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> FusionResult:
-        try:
-            ours = _fuses(node1, node2)
-        except Exception as error:
-            leave("an epilogue", error)
-            ours = False
-        return speedup(self, node1, node2) if ours is None else FusionResult.fuse(ours)
 
-    def score_fusion_memory(
-        self: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode, *args: Any, **kwargs: Any
-    ) -> Any:
-        found = score(self, node1, node2, *args, **kwargs)
-        if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
-            seen = sum(self.dep_size_hint(dep) for dep in shared(node1, node2))
-            return (seen, False) if isinstance(found, tuple) else seen
-        return found
+def speedup_by_fusion(
+    speedup: Callable[..., FusionResult], scheduler: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode
+) -> FusionResult:
+    """Decide about fusion with our buffers."""
+    try:
+        ours = _fuses(node1, node2)
+    except Exception as error:
+        leave("an epilogue", error)
+        ours = False
+    return speedup(scheduler, node1, node2) if ours is None else FusionResult.fuse(ours)
 
-    def finalize_multi_template_buffers(self: Scheduler) -> None:
-        try:
-            for node in self.nodes:
-                buffer = node.get_template_node()
-                if isinstance(buffer, _Buffer):
-                    buffer.adapt()
-                    buffer.record(self, node)
-        except Exception as error:
-            let_pass(error)
-            warn_once(f"what is fused behind matmuls is not recorded: {error!r}")
-        finalize(self)
 
-    Scheduler.finalize_multi_template_buffers = finalize_multi_template_buffers  # type: ignore[method-assign]
-    Scheduler.speedup_by_fusion = speedup_by_fusion  # type: ignore[method-assign]
-    Scheduler.score_fusion_memory = score_fusion_memory  # type: ignore[method-assign]
+def score_fusion_memory(
+    score: Callable[..., Any],
+    scheduler: Scheduler,
+    node1: BaseSchedulerNode,
+    node2: BaseSchedulerNode,
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    """Return the data that two nodes share, also if one reads a result of ours through a view."""
+    found = score(scheduler, node1, node2, *arguments, **named)
+    if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
+        seen = sum(scheduler.dep_size_hint(dep) for dep in shared(node1, node2))
+        return (seen, False) if isinstance(found, tuple) else seen
+    return found
+
+
+def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], scheduler: Scheduler) -> None:
+    """Settle the kernels of our buffers once fusion is over, and record what is fused."""
+    try:
+        for node in scheduler.nodes:
+            buffer = node.get_template_node()
+            if isinstance(buffer, _Buffer):
+                buffer.adapt()
+                buffer.record(scheduler, node)
+    except Exception as error:
+        let_pass(error)
+        warn_once(f"what is fused behind matmuls is not recorded: {error!r}")
+    finalize(scheduler)
+
+
+def codegen_template(
+    generate: Callable[..., Any],
+    scheduling: SIMDScheduling,
+    template_node: Any,
+    epilogue_nodes: Any,
+    prologue_nodes: Any,
+    **options: Any,
+) -> Any:
+    """Generate the branches of our buffers that have some."""
+    buffer = template_node.node
+    found = buffer.branches if isinstance(buffer, _Buffer) else None
+    alone = found is None or (epilogue_nodes and not found.all_triton)
+    if alone or prologue_nodes or options.get("only_gen_src_code"):
+        return generate(scheduling, template_node, epilogue_nodes, prologue_nodes, **options)
+    assert found is not None
+    lines: list[Any] = V.graph.wrapper_code.lines
+    written = len(lines)
+    try:
+        return generate_branches(scheduling, template_node, epilogue_nodes, found)
+    except Exception as error:
+        leave("a matmul with a dynamic size", error)
+        del lines[written:]
+        return generate(scheduling, template_node, epilogue_nodes, prologue_nodes, **options)
 
 
 def _fuses(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> bool | None:

@@ -1,4 +1,7 @@
-"""Names for the GEMMs of Inductor's templates in traces that ``diode-lut compare`` takes; Inductor's tell no sizes."""
+"""The traces ``diode-lut compare`` takes of a program, with names for the GEMMs of Inductor's templates.
+
+Inductor's own names for them tell no sizes. Functions here stand in the place of Inductor's, as ``patches`` lists them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,87 +18,22 @@ import torch
 from diode_lut import probe
 from diode_lut.errors import let_pass
 from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
-from diode_lut.process import warn_once, when_imported
-
-
-def name_cpp_gemms(codecache: Any) -> None:
-    """Record the calls of C++ GEMMs by name, given ``torch._inductor.codecache``."""
-    try:
-        cache = codecache.CppPythonBindingsCodeCache
-        original = cache.load_pybinding_async.__func__
-    except AttributeError as error:
-        warn_once(f"C++ GEMMs are not traced: {error!r}")
-        return
-
-    def load(cls: Any, *arguments: Any, **keywords: Any) -> Callable[[], Any]:
-        loaded: Callable[[], Any] = original(cls, *arguments, **keywords)
-        name = _gemm_name(arguments) if cls is cache else None
-        return loaded if name is None else lambda: _recorded(loaded(), name)
-
-    cache.load_pybinding_async = classmethod(load)
-
-
-def _gemm_name(arguments: Sequence[Any]) -> str | None:
-    """The name of a C++ GEMM, given the types of its arguments and its source; None for any other kernel."""
-    source = arguments[1] if len(arguments) > 1 else ""
-    if "micro_gemm" not in source:
-        return None
-    found = (re.search(rf"\b{size} = (?:static_cast<int64_t>\()?(\d+)", source) for size in "MNK")
-    return " ".join([CPP_GEMM, *(size[1] if size else "?" for size in found)])
-
-
-def _recorded(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        if not torch.autograd.profiler._is_profiler_enabled:
-            return kernel(*arguments)
-        with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
-            return kernel(*arguments)
-
-    return call
-
-
-def name_triton_gemms(heuristics: Any) -> None:
-    """Record the calls of Triton templates by name, given ``torch._inductor.runtime.triton_heuristics``."""
-    try:
-        original = heuristics.CachingAutotuner.run
-    except AttributeError as error:
-        warn_once(f"Triton GEMMs are not traced: {error!r}")
-        return
-
-    def run(kernel: Any, *arguments: Any, **keywords: Any) -> Any:
-        source = getattr(getattr(kernel, "fn", None), "src", "")
-        name = _triton_name(source) if torch.autograd.profiler._is_profiler_enabled else None
-        if name is None:
-            return original(kernel, *arguments, **keywords)
-        with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
-            return original(kernel, *arguments, **keywords)
-
-    heuristics.CachingAutotuner.run = run
-
-
-@cache
-def _triton_name(source: str) -> str | None:
-    """The name of a Triton template's GEMM, given its source; None for any other kernel."""
-    found = [re.search(rf"^ +{size} = (.+)$", source, flags=re.MULTILINE) for size in "MNK"]
-    sizes = [size[1] if size[1].isdigit() else "?" for size in found if size]
-    return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None
-
+from diode_lut.process import warn_once
 
 _MAX_CALLS, _MAX_SECONDS = 500, 20.0
-"""How many calls that are not first ones are traced, and for how long."""
+"""The number of calls to trace, besides first ones, and the time for them."""
 
 
-def begin(_config: ModuleType) -> None:
-    """Called right after ``torch._inductor.config`` is imported, if ``compare`` has started the program."""
+def begin() -> bool:
+    """Have this process tell the time of its compiles. Return whether its run is to be traced."""
     probe.add("compile_s", _compile_s)
     if probe.is_traced():
-        when_imported("torch._inductor.output_code", f"{__name__}:trace_graphs")
-        when_imported("torch._inductor.codecache", "diode_lut.hook.probe:name_cpp_gemms")
-        when_imported("torch._inductor.runtime.triton_heuristics", "diode_lut.hook.probe:name_triton_gemms")
+        probe.add("trace", _TRACE.finish)
+    return probe.is_traced()
 
 
 def _compile_s() -> float | None:
-    """Seconds that this process has spent on compiling, of all threads; None if Dynamo does not say it."""
+    """Return the seconds this process has spent on compiling, in all threads. None if Dynamo does not tell."""
     try:
         from torch._dynamo.utils import calculate_time_spent
 
@@ -106,25 +43,14 @@ def _compile_s() -> float | None:
         return None
 
 
-def trace_graphs(output_code: Any) -> None:
-    """Trace the calls of compiled graphs, given ``torch._inductor.output_code``."""
-    try:
-        original = output_code.CompiledFxGraph.__call__
-    except AttributeError as error:
-        warn_once(f"this run is not traced: {error!r}")
-        return
-    trace = _Trace()
-
-    def call(graph: Any, inputs: Any) -> Any:
-        with trace.calling(graph):
-            return original(graph, inputs)
-
-    output_code.CompiledFxGraph.__call__ = call
-    probe.add("trace", trace.finish)
+def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
+    """Call a compiled graph, and trace the call."""
+    with _TRACE.calling(graph):
+        return call(graph, inputs)
 
 
-class _Trace:
-    """A profiler that traces for a while."""
+class _Tracer:
+    """A profiler for the first calls."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -135,7 +61,7 @@ class _Trace:
         self._file: str | None = None
 
     def calling(self, graph: Any) -> torch.profiler.record_function:
-        """To be entered for a call of the graph."""
+        """Return the context of a call of the graph."""
         first = id(graph) not in self._numbers
         number = self._numbers.setdefault(id(graph), len(self._numbers))
         try:
@@ -158,7 +84,7 @@ class _Trace:
             self.finish()
 
     def finish(self) -> str | None:
-        """Stop and write the trace; the name of its file, None if nothing was traced."""
+        """Stop and write the trace. Return the name of its file, or None if nothing was traced."""
         directory = probe.directory()
         if self._profile is not None and directory is not None:
             profile, self._profile = self._profile, None
@@ -166,3 +92,48 @@ class _Trace:
             self._file = f"{os.getpid()}.trace.json"
             profile.export_chrome_trace(str(directory / self._file))
         return self._file
+
+
+_TRACE = _Tracer()
+"""The trace of this process."""
+
+
+def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **named: Any) -> Callable[[], Any]:
+    """Load a C++ kernel, whose calls are recorded by name if it is a GEMM. The second argument is its source."""
+    loaded: Callable[[], Any] = load(cls, *arguments, **named)
+    source = arguments[1] if len(arguments) > 1 else ""
+    if cls.__name__ != "CppPythonBindingsCodeCache" or "micro_gemm" not in source:
+        return loaded
+    found = (re.search(rf"\b{size} = (?:static_cast<int64_t>\()?(\d+)", source) for size in "MNK")
+    name = " ".join([CPP_GEMM, *(size[1] if size else "?" for size in found)])
+
+    def load_recorded() -> Callable[..., Any]:
+        kernel = loaded()
+
+        def call(*operands: Any) -> Any:
+            if not torch.autograd.profiler._is_profiler_enabled:
+                return kernel(*operands)
+            with torch._C._profiler._RecordFunctionFast(name, operands, {}):
+                return kernel(*operands)
+
+        return call
+
+    return load_recorded
+
+
+def run_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:
+    """Run a Triton kernel, and record the call by name if it is a template's GEMM."""
+    source = getattr(getattr(kernel, "fn", None), "src", "")
+    name = _triton_name(source) if torch.autograd.profiler._is_profiler_enabled else None
+    if name is None:
+        return run(kernel, *arguments, **named)
+    with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
+        return run(kernel, *arguments, **named)
+
+
+@cache
+def _triton_name(source: str) -> str | None:
+    """Return the name of a Triton template's GEMM, given its source. None for any other kernel."""
+    found = [re.search(rf"^ +{size} = (.+)$", source, flags=re.MULTILINE) for size in "MNK"]
+    sizes = [size[1] if size[1].isdigit() else "?" for size in found if size]
+    return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None

@@ -1,6 +1,6 @@
-"""Whether the hook is on, and what its answers depend on.
+"""Whether the hook is on, and the identity of its answers in the keys of caches.
 
-The hook goes off, for the rest of the process and with one warning, where Inductor is not as this package knows it.
+The hook goes off, for the rest of the process and with one warning, if Inductor is not as this package knows it.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from uuid import uuid4
 
 from diode_lut.errors import let_pass
 from diode_lut.process import warn_once
+from diode_lut.settings import config
 
 _MISFITS = (AttributeError, ImportError, TypeError)
-"""What Python raises for a name that does not exist, and for a call with the wrong arguments."""
+"""Python's errors for a missing name, and for a call with the wrong arguments."""
 
 _PASSING = (MemoryError, OSError, RecursionError)
 """Errors that may not happen again in the same place."""
 
 _KEY = "_fx_graph_cache_key"
-"""The attribute of a graph that has its key."""
+"""The attribute of a graph with its key."""
 
 OFF = ("off",)
 """The identity of Inductor's own choices."""
 
 _reasons: list[Exception] = []
-"""Why the hook is off; empty as long as it is on."""
+"""Why the hook is off. Empty as long as it is on."""
 
 
 def is_off() -> bool:
-    """Whether Inductor decides alone."""
+    """Return whether Inductor decides alone."""
     return bool(_reasons)
 
 
 def turn_off(reason: Exception) -> None:
-    """Have Inductor decide alone from now on. What a signal handler has raised is raised again instead."""
+    """Have Inductor decide alone from now on. An error a signal handler has raised is raised again instead."""
     let_pass(reason)
     if not _reasons:
         torch: Any = sys.modules["torch"]
@@ -47,7 +48,7 @@ def turn_off(reason: Exception) -> None:
 
 
 def cache_identity() -> tuple[Hashable, ...]:
-    """Everything that answers depend on; a new value each time if that cannot be read, so that no cache hits.
+    """Return everything on which answers depend, or a new value each time if it cannot be read: then no cache hits.
 
     Then the hook goes off, unless the error may not happen again.
     """
@@ -66,11 +67,37 @@ def cache_identity() -> tuple[Hashable, ...]:
     return ("unknown", uuid4().hex)
 
 
-def leave(matmul: str, error: Exception) -> None:
-    """Leave a matmul to Inductor because of an error; and all others, if this package used Inductor wrongly.
+def cache_fault() -> str:
+    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
 
-    An error that was raised further down, in Inductor or in Triton, may concern this matmul alone. What a signal
-    handler has raised is raised again.
+    The key of an empty graph is computed with one setting and with another.
+    """
+    import torch
+
+    def key() -> str:
+        from torch._inductor.codecache import compiled_fx_graph_hash
+
+        no_arguments: Any = {}
+        found, _ = compiled_fx_graph_hash(torch.fx.symbolic_trace(torch.nn.Identity()), [], no_arguments, [])
+        return found
+
+    try:
+        with config.patch(policy="pick"):
+            before = key()
+            with config.patch(policy="verify"):
+                other = key()
+            again = key()
+    except Exception as error:
+        let_pass(error)
+        return f"the keys of Inductor's caches cannot be computed: {error!r}"
+    return "" if before == again != other else "the keys of Inductor's caches do not follow the answers"
+
+
+def leave(matmul: str, error: Exception) -> None:
+    """Leave a matmul to Inductor because of an error, and all others if this package used Inductor wrongly.
+
+    An error raised further down, in Inductor or in Triton, may concern this matmul alone. An error a signal handler has
+    raised is raised again.
     """
     let_pass(error)
     *_, innermost = traceback.extract_tb(error.__traceback__)
@@ -83,7 +110,7 @@ def leave(matmul: str, error: Exception) -> None:
 
 
 def _keep_uncached() -> None:
-    """Serve the graph that is being compiled to no other compile: its key stands for answers that it did not get."""
+    """Serve the present graph to no other compile: its key stands for answers it did not get."""
     try:
         from diode_lut.hook.snapshot import snapshot
 
@@ -92,25 +119,21 @@ def _keep_uncached() -> None:
         let_pass(error)  # without a snapshot there is no key either
 
 
-def saving(save: Callable[..., None]) -> Callable[..., None]:
-    """A cache's function that saves a graph, or what AOTAutograd adds to it, under a key.
+def save(save_graph: Callable[..., None], key: str, graph: Any, *arguments: Any, **named: Any) -> None:
+    """Save a graph, or AOTAutograd's part of it, under a key.
 
-    After a compile that did not get its answers the key is one that no compile asks for, so that only an artifact of
-    ``torch._inductor.standalone_compile`` has the graph: whoever asked for that must be able to save it.
+    After a compile without all its answers no compile asks for the key. Only an artifact of
+    ``torch._inductor.standalone_compile`` has the graph then, and its user must be able to save it.
     """
-
-    def save_in_its_place(key: str, graph: Any, *arguments: Any, **named: Any) -> None:
-        if not is_answered():
-            key += uuid4().hex
-            if hasattr(graph, _KEY):
-                setattr(graph, _KEY, key)  # where AOTAutograd finds it
-        save(key, graph, *arguments, **named)
-
-    return save_in_its_place
+    if not is_answered():
+        key += uuid4().hex
+        if hasattr(graph, _KEY):
+            setattr(graph, _KEY, key)  # where AOTAutograd finds it
+    save_graph(key, graph, *arguments, **named)
 
 
 def is_answered() -> bool:
-    """Whether the graph that is being compiled has the answers that its key stands for."""
+    """Return whether the present graph has the answers for which its key stands."""
     try:
         from diode_lut.hook.snapshot import snapshot
 
@@ -122,7 +145,7 @@ def is_answered() -> bool:
 
 
 def lacks_answers_for_another() -> bool:
-    """Whether this process compiles a graph that another saves, and has not answered as the graph's key has it."""
+    """Return whether this process compiles a graph another saves, and has not answered according to its key."""
     try:
         from diode_lut.hook.snapshot import compiles_for_another
 
@@ -133,7 +156,7 @@ def lacks_answers_for_another() -> bool:
 
 
 class Unanswered:
-    """Goes with a graph that has not got its answers from the process that compiled it to the one that saves it."""
+    """Tells the process that saves a graph that another process compiled it without all its answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived_unanswered, ()
@@ -145,10 +168,10 @@ def _arrived_unanswered() -> bool:
 
 
 def follow(identity: tuple[Hashable, ...]) -> None:
-    """Answer as the process does that hands over its snapshot for a graph, and has ``identity`` in the graph's key.
+    """Answer as another process, which hands over its snapshot for a graph, and has ``identity`` in the graph's key.
 
-    Where this process would answer by something else, for example because it was later to read a table that has been
-    replaced, no other compile gets the graph from a cache.
+    If this process would answer otherwise, for example because a table has been replaced, no other compile gets the
+    graph from a cache.
     """
     if identity == OFF:
         if not is_off():

@@ -1,18 +1,16 @@
-"""All that differs between the releases of PyTorch that the hook supports; the other modules read as for one release.
+"""All differences between the supported releases of PyTorch. Other modules read as for one release.
 
-Importing this module imports nothing of PyTorch. What the releases differ in, and what is done about it everywhere:
+Importing this module imports nothing of PyTorch. These are the differences, with their remedies:
 
 - torch 2.11 keys Inductor's caches by the pickle of the factory of choices handlers, and its repro scripts call that by
-  its ``__name__``. Later releases copy the factory for each thread and key the caches by the ``uuid()`` of the handlers
-  that it makes, which these must have. The factory in ``install`` serves both.
+  its ``__name__``. Later releases copy the factory for each thread and key the caches by the ``uuid()`` of its
+  handlers, a method they must have. The factory in ``patches`` serves both.
 - Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
-- Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before that once. ``hook`` answers
-  when the library is offered, which is right for both.
-- Before torch 2.13, the scheduler sees no data that a template shares with what reads it behind a view. Where the
-  scheduler finds none, ``fusion`` looks itself.
-- Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``hook`` passes
-  on whatever they are asked with, and ``attention`` reads the problem off the graph.
-- Since torch 2.15, template heuristics are in another package. The earlier name, which is used here, still works.
+- Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before then once. ``handler``
+  answers when the library is offered, in all releases.
+- Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``handler``
+  passes on all arguments, and ``attention`` reads the problem off the graph.
+- Since torch 2.15, template heuristics are in another package. Their earlier name still works, and is used here.
 """
 
 from __future__ import annotations
@@ -27,32 +25,42 @@ from diode_lut.errors import let_pass
 from diode_lut.templates.config import TEMPLATES
 
 OLDEST, NEWEST = (2, 11), (2, 15)
-"""The releases of PyTorch that the hook was made for."""
+"""The releases of PyTorch the hook was made for."""
+
+
+def release() -> tuple[int, int]:
+    """Return the release of PyTorch: its first two numbers."""
+    import torch
+
+    major, minor, *_ = re.findall(r"\d+", torch.__version__)
+    return int(major), int(minor)
 
 
 def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
-    """Make ``factory`` that of all threads, given ``torch._inductor.config``; a new thread starts from the default."""
+    """Make ``factory`` the factory of all threads, given ``torch._inductor.config``. New threads read the default."""
     config._config["inductor_choices_class"].default = factory
     config.inductor_choices_class = factory
 
 
 def uuid_of(handler: Any) -> Any:
-    """What caches know another choices handler by; None without ``uuid``: Inductor's own, and any in torch 2.11."""
+    """Return the key of another choices handler in caches. None without ``uuid``: Inductor's own, and any in torch
+    2.11.
+    """
     uuid = getattr(handler, "uuid", None)
     return uuid() if uuid else None
 
 
 def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., Any]) -> None:
-    """ImportError unless the method that is overridden has the parameters that it has in every supported release."""
+    """Raise ImportError unless the overridden method has the parameters it has in every supported release."""
     known, found = (list(signature(method).parameters) for method in (ours, inductors))
     if known != found:
         raise ImportError(f"{inductors.__qualname__}: expected the parameters {known}, found {found}")
 
 
 def hint_of(size: Any) -> int | None:
-    """The value of a size, or the one that a dynamic size was first given; None if it was given none.
+    """Return the value of a size, or the first value of a dynamic size. None if it was given none.
 
-    ``pad_mm`` has a function for that, by another name in torch 2.11.
+    ``pad_mm`` has such a function, by another name in torch 2.11.
     """
     from torch import SymInt
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -64,7 +72,7 @@ def hint_of(size: Any) -> int | None:
 
 @cache
 def splits_large_batches() -> bool:
-    """Whether ``triton::bmm`` spreads a large batch over two dimensions of the grid; torch 2.11 does not."""
+    """Return whether ``triton::bmm`` spreads a large batch over two dimensions of the grid, unlike in torch 2.11."""
     from torch._inductor.kernel import bmm
 
     return hasattr(bmm, "get_max_y_grid")
@@ -72,51 +80,45 @@ def splits_large_batches() -> bool:
 
 @cache
 def indexes_in_64_bits() -> bool:
-    """Whether templates compute indices along K in 64 bits where a matrix needs that; since torch 2.13."""
-    import torch
-
-    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+    """Return whether templates compute indices along K in 64 bits for large matrices, since torch 2.13."""
+    return release() >= (2, 13)
 
 
 @cache
 def cpp_wrappers_have_scratch() -> bool:
-    """Whether C++ wrappers give every program of a kernel memory for tensor descriptors; before 2.13, one program."""
-    import torch
-
-    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+    """Return whether C++ wrappers give every program of a kernel memory for tensor descriptors, since torch 2.13."""
+    return release() >= (2, 13)
 
 
 @cache
 def subgraphs_keep_sizes_dynamic() -> bool:
-    """Whether a choice that is a graph leaves sizes dynamic; before torch 2.13, it makes constants of their hints."""
-    import torch
-
-    return bool(torch.__version__ >= (2, 13))  # type: ignore[operator]  # TorchVersion compares with tuples
+    """Return whether graphs as choices leave sizes dynamic. Before torch 2.13, their hints are constants."""
+    return release() >= (2, 13)
 
 
 def is_batch_invariant() -> bool:
-    """Whether Inductor's setting ``batch_invariant`` is on, which allows the library only; since torch 2.13."""
+    """Return whether Inductor's setting ``batch_invariant``, new in torch 2.13, allows the library only."""
     from torch._inductor import config
 
     return bool(getattr(config, "batch_invariant", False))
 
 
 def forces_same_precision() -> bool:
-    """Whether Inductor's setting ``force_same_precision`` keeps TF32 from some sizes; it is gone since torch 2.13."""
+    """Return whether Inductor's setting ``force_same_precision``, gone since torch 2.13, keeps TF32 from some sizes."""
     from torch._inductor import config
 
     return bool(getattr(config, "force_same_precision", False))
 
 
 def stores_with_tma() -> bool:
-    """Whether Inductor's setting ``triton.enable_template_tma_store`` is on, if the release has it."""
+    """Return whether Inductor's setting ``triton.enable_template_tma_store`` is on, if the release has it."""
     from torch._inductor import config
 
     return bool(getattr(config.triton, "enable_template_tma_store", False))
 
 
 def loads_epilogues_with_tma() -> bool:
-    """Whether Inductor's setting ``triton.enable_tma_load_for_template_epilogue`` is on, if the release has it."""
+    """Return whether ``triton.enable_tma_load_for_template_epilogue`` is on, if the release has it."""
     from torch._inductor import config
 
     return bool(getattr(config.triton, "enable_tma_load_for_template_epilogue", False))
@@ -148,7 +150,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "default": {},
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
 }
-"""The keyword arguments that Inductor gives a template, by our names of the tunables."""
+"""The keyword arguments Inductor gives a template, by our names of the tunables."""
 
 UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "aten": {
@@ -170,27 +172,27 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cpp_gemm": {},
     **{template: {} for template in ("default", *FLEX, "triton_grouped_mm")},
 }
-"""The uids of a template for each op that it can compute; the first is the usual one.
+"""The uids of a template for each op that it can compute. The first is the usual uid.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
-Neither has attention, where the handler is asked for configs, nor a grouped matmul, where it is asked for nothing.
+Attention has none, because the handler is asked for configs. About a grouped matmul it is not asked.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {
     uid: template for template, uids_of_op in UIDS.items() for uids in uids_of_op.values() for uid in uids
 }
-"""Our name of the template behind a uid."""
+"""Our name of a template, by uid."""
 
 TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}
-"""Our name of the template behind a choice that has no uid, by Inductor's class."""
+"""Our name of the template of a choice with no uid, by Inductor's class."""
 
 TEMPLATES_OF_CHOICES = {
     "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),
     "cpp_gemm": re.compile("CppMicroGemm"),
 }
-"""How the names of choices begin in Inductor's cache, by template, with tunables as groups.
+"""The beginnings of the names of choices in Inductor's cache, by template, with tunables as groups.
 
-Triton's choices say there where their sources are.
+Triton's choices have the place of their sources there.
 """
 
 _REASONS = {
@@ -199,14 +201,15 @@ _REASONS = {
     "can't allocate memory": "out_of_memory",
     "timed out": "timeout",
 }
-"""Part of a message of Triton, CUDA or PyTorch: the reason. The messages arrive wrapped in various errors."""
+"""The reason for a failure, by a part of a message of Triton, CUDA or PyTorch. Messages arrive wrapped in various
+errors."""
 
 
 def failure_reason(error: Exception, stage: str) -> str:
-    """The reason, one of ``dataset.REASONS``, that ``error`` stands for.
+    """Return the reason, of ``dataset.REASONS``, for an error.
 
-    ``stage`` is what was going on, ``compile`` or ``launch``, and the answer where the error says nothing better. What
-    a signal handler has raised is no failure of the choice, and is raised again.
+    ``stage`` is ``compile`` or ``launch``, and the answer if the error says nothing better. An error a signal handler
+    has raised is no failure of the choice, and is raised again.
     """
     let_pass(error)
     if isinstance(error, TimeoutError):

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.ir import ChoiceCaller
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, get_algorithm_selector_cache
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.errors import CollectError, let_pass
+from diode_lut.hook.patches import measuring
 from diode_lut.hook.problems import aten_of, config_of, problem_of_aten
 from diode_lut.hook.versions import failure_reason
 from diode_lut.measure.gemm import make_gemm, matmul_precision
@@ -122,15 +123,12 @@ class _Observer:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        cache = get_algorithm_selector_cache()
-        cache.add_preprocessing_fn(self.offer)
-        cache.add_feedback_saver(self.feedback)
-        try:
-            with self._repeating():
-                yield
-        finally:  # not clear_...(): others may have theirs there
-            cache.preprocessing_fns.remove(self.offer)
-            cache.feedback_saver_fns.remove(self.feedback)
+        with (
+            measuring("add_preprocessing_fn", self.offer),
+            measuring("add_feedback_saver", self.feedback),
+            measuring("AlgorithmSelectorCache.benchmark_choices", self.benchmark_choices),
+        ):
+            yield
 
     def offer(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
         """Inductor's preprocessing function: keeps the list, because ``feedback`` gets it without failed compiles."""
@@ -146,29 +144,25 @@ class _Observer:
         times = {choice: [ms, *self._repeated.get(choice, ())] for choice, ms in timings.items()}
         self.rounds.append(_round(name, offered, times))
 
-    @contextmanager
-    def _repeating(self) -> Iterator[None]:
-        """Whenever Inductor times choices on a CPU, time them again, in rounds in which each has its turn.
+    def benchmark_choices(
+        self,
+        benchmark: Callable[..., dict[ChoiceCaller, float]],
+        cls: type,
+        choices: Sequence[ChoiceCaller],
+        *args: Any,
+        **named: Any,
+    ) -> dict[ChoiceCaller, float]:
+        """Time choices. On a CPU they are timed again, in rounds in which each has its turn.
 
         Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer than
         that, and so only some times of each choice.
         """
-        before = vars(AlgorithmSelectorCache)["benchmark_choices"]
-        benchmark = AlgorithmSelectorCache.benchmark_choices
-
-        def benchmark_choices(choices: Sequence[ChoiceCaller], *args: Any, **kwargs: Any) -> dict[ChoiceCaller, float]:
-            timings = benchmark(choices, *args, **kwargs)
-            if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
-                for _ in range(_REPETITIONS):
-                    for choice, milliseconds in benchmark(choices, *args, **kwargs).items():
-                        self._repeated[choice].append(milliseconds)
-            return timings
-
-        AlgorithmSelectorCache.benchmark_choices = staticmethod(benchmark_choices)  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            AlgorithmSelectorCache.benchmark_choices = before  # type: ignore[method-assign]
+        timings = benchmark(cls, choices, *args, **named)
+        if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
+            for _ in range(_REPETITIONS):
+                for choice, milliseconds in benchmark(cls, choices, *args, **named).items():
+                    self._repeated[choice].append(milliseconds)
+        return timings
 
 
 def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, list[float]]) -> Round:

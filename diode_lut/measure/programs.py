@@ -18,7 +18,6 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes import pad_mm
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import ChoiceCaller
-from torch._inductor.select_algorithm import add_preprocessing_fn
 from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,6 +27,7 @@ from diode_lut.errors import let_pass
 from diode_lut.hook.attention import forced
 from diode_lut.hook.choices import build_choice
 from diode_lut.hook.lists import build_grouped, grouped_of
+from diode_lut.hook.patches import measuring
 from diode_lut.hook.problems import library_choice
 from diode_lut.hook.versions import failure_reason
 from diode_lut.measure.standalone import COMPILE_LIMIT_S, Kernel, Lowering, Subgraph
@@ -117,6 +117,7 @@ def generate(
         V.set_fake_mode(mode),
         V.set_debug_handler(DebugContext()),
         V.set_choices_handler(_Forced(config)),
+        measuring("add_preprocessing_fn", _force),
     ):
         graph.run(*inputs)
         return code_of(graph)
@@ -181,9 +182,6 @@ class _Forced(InductorChoices):
 def _force(choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
     handler = V.choices
     return handler.of_grouped(choices) if isinstance(handler, _Forced) else choices
-
-
-add_preprocessing_fn(_force)
 
 
 Operands = Sequence[torch.Tensor]

@@ -43,10 +43,10 @@ _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
 
 _TILE_MULTIPLE = 64
-"""Size in elements that most tile sizes are multiples of."""
+"""Most tile sizes are multiples of this number of elements."""
 
 _LOAD_BYTES = 16
-"""Bytes of a thread's widest load. Rows that are aligned to less need narrower loads, and other library kernels."""
+"""Bytes of a thread's widest load. Rows with less alignment need narrower loads, and other library kernels."""
 
 _CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
 
@@ -77,7 +77,7 @@ JOINT_FEATURES = (
 )
 
 _LOGARITHM_COUNT = 12
-"""Number of joint features that are logarithms. They are the first ones."""
+"""Number of joint features in logarithms. They are first."""
 
 _SERIES = tuple(2.8853900817779268 / power for power in range(1, 11, 2))
 """Coefficients of x, x^3, x^5, ... in the series of log2((1 + x) / (1 - x)); the first is 2 / log(2)."""
@@ -87,9 +87,9 @@ _OTHER_REGISTERS = 40
 
 
 def log2(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return logarithms to base 2 with an error below 2e-9, and of powers of two without one.
+    """Return logarithms to base 2 with an error below 2e-9, and of powers of two without an error.
 
-    Only operations that IEEE 754 defines to the last bit are used. NumPy's and Python's logarithms depend on the
+    Only operations defined to the last bit by IEEE 754 are used. NumPy's and Python's logarithms depend on the
     processor and on the C library.
     """
     mantissas, exponents = np.frexp(np.asarray(values, np.float64))
@@ -117,7 +117,7 @@ def exp(scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def problem_features(problem: Problem, sm_count: int) -> Floats:
-    """PROBLEM_FEATURES of the problem, as a column."""
+    """Return PROBLEM_FEATURES of the problem, as a column."""
     b, m, n, k = problem.sizes
     scaling = Scaling.of(problem.variant) if problem.op in SCALED else None
     flops, data = problem.operations, problem.nbytes
@@ -141,7 +141,7 @@ def problem_features(problem: Problem, sm_count: int) -> Floats:
 
 
 def vectors(problem: Problem) -> tuple[int, int, int]:
-    """Alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
+    """Return the alignment in bytes, up to 16, of the rows of A, B and C, as their lengths imply it."""
     itemsize = ITEMSIZES[problem.dtype]
     letter_a, letter_b = letters(problem.layout)
     row_a, row_b = problem.m if letter_a == "t" else problem.k, problem.k if letter_b == "t" else problem.n
@@ -150,23 +150,23 @@ def vectors(problem: Problem) -> tuple[int, int, int]:
 
 
 def config_features(configs: Sequence[Config]) -> Floats:
-    """CONFIG_FEATURES, a column per config."""
-    return np.array([_of_config(config) for config in configs], np.float32).T
-
-
-def _of_config(config: Config) -> list[float]:
-    kernel = config.kernel
-    flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
-    if not kernel.tiled:
-        return [*flags, *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), *log2([config.k_split])]
-    block_m, block_n, block_k, group_m, num_stages, num_warps = config.tiles
-    tile = block_m * block_n
-    blocks = log2((block_m, block_n, block_k, group_m))
-    return [*flags, *blocks, num_stages, *log2((num_warps, tile, tile / num_warps, config.k_split))]
+    """Return CONFIG_FEATURES, a column per config."""
+    rows = []
+    for config in configs:
+        kernel = config.kernel
+        flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
+        if not kernel.tiled:
+            rows.append([*flags, *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), *log2([config.k_split])])
+            continue
+        block_m, block_n, block_k, group_m, num_stages, num_warps = config.tiles
+        tile = block_m * block_n
+        logarithms = log2((block_m, block_n, block_k, group_m, num_warps, tile, tile / num_warps, config.k_split))
+        rows.append([*flags, *logarithms[:4], num_stages, *logarithms[4:]])
+    return np.array(rows, np.float32).T
 
 
 class Tiling:
-    """The tiled candidates, and those parts of their joint features that do not depend on the problem's sizes.
+    """The tiled candidates, and the parts of their joint features without the problem's sizes.
 
     Tiled candidates come first in a list of candidates.
     """
@@ -184,7 +184,7 @@ class Tiling:
         self.occupancies = {itemsize: self._occupancy(itemsize, architecture) for itemsize in set(ITEMSIZES.values())}
 
     def _occupancy(self, itemsize: int, architecture: Architecture) -> Floats:
-        """Estimated tiles that a multiprocessor works on at once, per candidate; 1 if the limits are unknown."""
+        """Estimate how many tiles a multiprocessor works on at once, per candidate. 1 if the limits are unknown."""
         limits: list[Floats] = [np.ones(self.count)]
         if (
             architecture.shared_memory is not None
@@ -203,7 +203,7 @@ class Tiling:
         return occupancy
 
     def features(self, problem: Problem, sm_count: int) -> Floats:
-        """JOINT_FEATURES, a column per candidate; zeros for candidates that are not tiled."""
+        """Return JOINT_FEATURES, a column per candidate, with zeros for other candidates than tiled ones."""
         features = np.zeros((len(JOINT_FEATURES), self.candidates), np.float32)
         out = features[:, : self.count]
         b, m, n, k = problem.sizes
@@ -271,25 +271,20 @@ class Candidates:
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
         self._launchable: dict[_AnySizes, Flags] = {}
 
-    def _can_launch(self, problems: _AnySizes) -> Flags:
-        """Per candidate: whether the architecture can launch it, whatever the sizes."""
-        architecture = self._architecture
-        return np.array(
-            [
-                problems.op in config.kernel.ops
-                and config.kernel.runs_on(architecture)
-                and not any(config.kernel.complaints(config.params, problems, architecture))
-                for config in self.configs
-            ]
-        )
-
     def applicable(self, problem: Problem) -> Flags:
-        """Per candidate: whether it can run on the problem, and its tile is not far larger than the problem."""
-        problems = _AnySizes(problem.op, problem.dtype)
+        """Return for each candidate whether it can run on the problem, and is in proportion to it."""
+        problems, architecture = _AnySizes(problem.op, problem.dtype), self._architecture
         if problems not in self._launchable:
-            self._launchable[problems] = self._can_launch(problems)
+            self._launchable[problems] = np.array(
+                [
+                    problems.op in config.kernel.ops
+                    and config.kernel.runs_on(architecture)
+                    and not any(config.kernel.complaints(config.params, problems, architecture))
+                    for config in self.configs
+                ]
+            )
         fits: Flags = self._launchable[problems] & (problem.k % self._k_splits == 0)
-        rows = max(problem.m, self._architecture.matrix_rows) if problem.dtype in FLOAT8 else problem.m
+        rows = max(problem.m, architecture.matrix_rows) if problem.dtype in FLOAT8 else problem.m
         for least, size in zip(self._least_sizes, (rows, problem.n, problem.k), strict=True):
             fits &= least <= size
         if problem.dtype == WITHOUT_TENSOR_CORES:
@@ -304,16 +299,15 @@ class Candidates:
 
 
 def families(configs: Sequence[Config], architecture: Architecture) -> tuple[Candidates, Candidates]:
-    """The candidates for problems without a batch, and those for problems with one."""
-    return _family(configs, architecture, batched=False), _family(configs, architecture, batched=True)
+    """Return the candidates for problems without a batch, and those for problems with a batch."""
+
+    def family(*, batched: bool) -> Candidates:
+        numbers = [n for n, config in enumerate(configs) if any((op in BATCHED) == batched for op in config.kernel.ops)]
+        return Candidates([configs[number] for number in numbers], numbers, architecture)
+
+    return family(batched=False), family(batched=True)
 
 
 def family_of(problem: Problem) -> int:
-    """The index in ``families`` for the problem: 0 without a batch, 1 with one."""
+    """Return the index in ``families`` for the problem: 0 without a batch, 1 with a batch."""
     return int(problem.op in BATCHED)
-
-
-def _family(configs: Sequence[Config], architecture: Architecture, *, batched: bool) -> Candidates:
-    """The configs whose template computes an op with a batch, or an op without one."""
-    numbers = [n for n, config in enumerate(configs) if any((op in BATCHED) == batched for op in config.kernel.ops)]
-    return Candidates([configs[number] for number in numbers], numbers, architecture)

@@ -1,12 +1,12 @@
-"""The network in NumPy: two hidden ReLU layers over the features, with the same scores on every machine.
+"""Rankings of the candidates: the network in NumPy, the regression for padding, and the model of both.
 
-The order in which BLAS adds products depends on the processor and the number of threads. So the factors of a product
-are rounded, the matrix to 26 bits and its inputs to 26, such that no sum of products needs more than the 53 bits of a
-float64. Nothing is rounded while they are added, and every order gives the same sum. Everything else is arithmetic on
-single elements, which IEEE 754 defines to the last bit.
+The network has two hidden ReLU layers over the features, and the same scores on every machine. BLAS adds products in an
+order of its own, by processor and number of threads. So the factors of a product are rounded, the matrix to 26 bits and
+its inputs to 26, and no sum of products needs more than the 53 bits of a float64. Nothing is rounded while they are
+added, and every order gives the same sum. Everything else is arithmetic on single elements, defined to the last bit by
+IEEE 754.
 
-The part of the first layer that depends only on the candidates is computed once. The part that depends only on the
-problem is computed once per problem.
+The part of the first layer for the candidates is computed once, and the part for the problem once per problem.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import log, log1p
 from operator import itemgetter
@@ -56,7 +56,7 @@ _BITS = 26
 class Weights(NamedTuple):
     """The weights: matrices have a row per output and a column per input, biases are columns.
 
-    The first layer is split into ``problem``, ``config`` and ``joint``, by what its inputs depend on. Scaling of the
+    The first layer is split into ``problem``, ``config`` and ``joint``, by the dependence of its inputs. Scaling of the
     features is part of the weights. ``learned`` are the learned features of configs: a row per feature, a column per
     candidate. They follow CONFIG_FEATURES in the inputs of ``config``. ``last`` maps the second layer to scores,
     ``doubt`` maps both layers to doubts.
@@ -75,7 +75,7 @@ class Weights(NamedTuple):
     doubt_bias: Floats
 
     def shapes(self, candidates: int) -> dict[str, tuple[int, int]]:
-        """The required shapes by name, given the number of candidates, of neurons and of learned features."""
+        """Return the required shapes by name, given the number of candidates, of neurons and of learned features."""
         first, second, learned = self.second.shape[1], self.second.shape[0], self.learned.shape[0]
         return {
             "learned": (learned, candidates),
@@ -107,10 +107,10 @@ class Scorer:
         self._last_bias = np.vstack((weights.last_bias, weights.doubt_bias))
 
     def scores(self, problem: Problem, sm_count: int) -> tuple[Floats, Floats]:
-        """Scores and doubts, one per candidate.
+        """Return scores and doubts of all candidates.
 
         The difference of two scores is the difference of the logarithms of the two expected times. A doubt is the
-        logarithm of the odds that the candidate is not a good choice if it is ranked first.
+        logarithm of the odds against the candidate being a good choice if it is ranked first.
         """
         first = _product(self._joint, self._tiling.features(problem, sm_count))
         first += _product(self._problem, problem_features(problem, sm_count))
@@ -125,14 +125,14 @@ class Scorer:
 
 
 def _rounded(matrix: Floats) -> Floats:
-    """The matrix in float64, in which each row has a unit such that the row's magnitudes add up to _BITS bits of it."""
+    """Round each row of the matrix, to a unit that gives the sum of the row's magnitudes _BITS bits."""
     sums = np.array([[math.fsum(row)] for row in np.abs(matrix).tolist()])
     units = np.ldexp(1.0, np.frexp(sums)[1] - _BITS)
     return np.asarray(np.rint(matrix / units) * units)
 
 
 def _product(rounded: Floats, inputs: Floats) -> Floats:
-    """The exact product of a rounded matrix and the inputs, these rounded to _BITS bits of the largest one.
+    """Return the exact product of a rounded matrix and the inputs, these rounded to _BITS bits of the largest.
 
     Inputs in float64 are overwritten: so large arrays would take longer to allocate than to fill.
     """
@@ -151,20 +151,20 @@ PADDING_FEATURES = (
 )
 
 OVER = "the best without padding"
-"""What the regression's times are relative to; in files, because there was another one."""
+"""The measure of the regression's times, named in weights files."""
 
 _MAX_DEVIATIONS = 3.0
 """Cap on the distance of a feature from its mean, in standard deviations."""
 
 _PADDING_DIGITS = 4
-"""Digits after the point to which a probability is rounded, so that it is the same on every machine."""
+"""Probabilities are rounded to this number of digits after the point, to be the same on every machine."""
 
 
 class PaddingModel(NamedTuple):
-    """The regression. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
+    """The regression for padding. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
 
-    ``kinds`` are the pairs of op and dtype that it knows. ``error`` is the standard deviation of the logarithm of the
-    measured over the expected time, on problems that it was not fitted to.
+    ``kinds`` are the pairs of op and dtype it knows. ``error`` is the standard deviation of the logarithm of the
+    measured over the expected time, on held-out problems.
     """
 
     mean: tuple[float, ...]
@@ -174,37 +174,40 @@ class PaddingModel(NamedTuple):
     error: float
 
     def knows(self, problem: Problem) -> bool:
-        """Whether Inductor may pad the problem's operands, and the regression says something about it."""
+        """Return whether Inductor may pad the problem's operands, and the regression knows its op and dtype."""
         return can_be_padded(problem) and (problem.op, problem.dtype) in self.kinds
 
     def times(self, problem: Problem, times: Iterable[float], best: float) -> tuple[float, ...]:
-        """Expected times with copies, over that of ``aten`` on the operands as they are, as is ``best``.
+        """Return expected times with copies, relative to ``aten`` on the operands as they are, as is ``best``.
 
-        ``best`` is the least time on the operands as they are. ``times`` are those on operands that are padded already,
-        over that of ``aten`` on these.
+        ``best`` is the least time on the operands as they are. ``times`` are for padded operands, relative to ``aten``
+        on these.
         """
         terms = terms_of(scaled(padding_features(problem), self.mean, self.deviation))
         log_time = math.fsum(weight * term for weight, term in zip(self.weights, terms, strict=True))
-        factor, copies = best * float(exp(log_time)), _share_of_copies(problem)
+        multiple = pad_multiple(problem.dtype)
+        copied = copied_bytes(problem, multiple)
+        copies = copied / (copied + padded(problem, multiple).nbytes)  # their share of all bytes that are moved
+        factor = best * float(exp(log_time))
         return tuple(factor * (copies + (1 - copies) * time) for time in times)
 
     def chance(self, lead: float) -> float:
-        """Probability that what is expected to be faster is faster; ``lead`` is the difference of log(time)."""
+        """Return the probability of being faster with an expected ``lead``, a difference of log(time)."""
         return round(0.5 * (1 + math.erf(lead / (self.error * math.sqrt(2)))), _PADDING_DIGITS)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of the JSON object in a weights file."""
+        """Return the fields of the JSON object in a weights file."""
         return {"features": PADDING_FEATURES, "over": OVER, **self._asdict()}
 
 
 def can_be_padded(problem: Problem) -> bool:
-    """Whether Inductor may pad the problem's operands."""
+    """Return whether Inductor may pad the problem's operands."""
     alone = problem.op in PADDED_OPS and problem.epilogue == NO_EPILOGUE
     return alone and needed_pad(problem, pad_multiple(problem.dtype)) > 1
 
 
 def padding_features(problem: Problem) -> list[float]:
-    """PADDING_FEATURES of a problem; sizes are logarithms to base 2."""
+    """Return PADDING_FEATURES of a problem. Sizes are logarithms to base 2."""
     copied = copied_bytes(problem, pad_multiple(problem.dtype))
     sizes = (*problem.sizes, problem.operations, problem.nbytes, copied, *vectors(problem))
     letter_a, letter_b = letters(problem.layout)
@@ -212,46 +215,38 @@ def padding_features(problem: Problem) -> list[float]:
     return [*log2(sizes).tolist(), *map(float, flags)]
 
 
-def _share_of_copies(problem: Problem) -> float:
-    """The bytes that the copies move, as a share of all with those of the padded GEMM."""
-    multiple = pad_multiple(problem.dtype)
-    copied = copied_bytes(problem, multiple)
-    return copied / (copied + padded(problem, multiple).nbytes)
-
-
 def scaled(features: Sequence[float], mean: Sequence[float], deviation: Sequence[float]) -> list[float]:
-    """The features in standard deviations from their means."""
+    """Return the features in standard deviations from their means."""
     distances = ((each - middle) / by for each, middle, by in zip(features, mean, deviation, strict=True))
     return [max(-_MAX_DEVIATIONS, min(_MAX_DEVIATIONS, distance)) for distance in distances]
 
 
 def terms_of(features: Sequence[float]) -> list[float]:
-    """The regression's terms: 1, the features, and the products of each two of them and of each with itself."""
+    """Return the regression's terms: 1, the features, the products of each two of them and of each with itself."""
     return [1.0, *features, *(one * other for one, other in combinations_with_replacement(features, 2))]
 
 
 MAX_RANKED = 32
-"""Maximum number of configs in a ranking, which is the maximum that Inductor is given to choose from."""
+"""Maximum number of configs in a ranking, for Inductor to choose from."""
 
 GOOD = 0.05
-"""A first config is good if it is slower than the best by at most this fraction; confidence is in that."""
+"""A first config is good if it is slower than the best by at most this fraction. Confidence is the chance of it."""
 
 MAX_LEAD = 0.5
-"""Cap on the lead of a first choice: how far its score is ahead of the second's."""
+"""Cap on the lead of a first choice: the distance of its score from the second."""
 
 _DIGITS = 4
-"""Digits after the point to which scores are rounded: of configs that are closer, the first candidate counts as faster.
-
+"""Scores are rounded to this number of digits after the point. Of equal scores, the first candidate counts as faster.
 """
 
 REMEMBERED = 512
-"""Number of rankings that are remembered. Deciding for a range of sizes asks for up to 256 of them several times."""
+"""Number of remembered rankings. Deciding for a range of sizes asks for up to 256 of them several times."""
 
 
 class Ranking(NamedTuple):
-    """Configs, the fastest first, with their expected times over that of ``aten``. ``aten`` is always one of them.
+    """Configs, the fastest first, with their expected times relative to ``aten``. ``aten`` is always among them.
 
-    ``confidence``, from 0 to 1, is the confidence that the first config is good.
+    ``confidence``, from 0 to 1, is the chance of the first config being good.
     """
 
     configs: tuple[Config, ...]
@@ -259,7 +254,7 @@ class Ranking(NamedTuple):
     confidence: float
 
     def first(self, count: int) -> Ranking:
-        """The ranking with the first ``count`` configs, of which ``aten`` is the last if it is further down."""
+        """Return the first ``count`` configs. If ``aten`` is further down, it replaces the last of them."""
         if len(self.configs) <= count:
             return self
         places = [*range(count)]
@@ -273,7 +268,7 @@ class Calibration(NamedTuple):
     """The confidence for each doubt: the share of good answers among those with at most this doubt.
 
     ``doubts`` are logarithms of odds in ascending order. ``confidences`` has a value per doubt, in descending order.
-    ``per_lead`` is how much the doubt decreases per unit by which the first score is ahead of the second.
+    The doubt decreases by ``per_lead`` per unit of the first score's lead over the second.
     """
 
     per_lead: float
@@ -281,28 +276,27 @@ class Calibration(NamedTuple):
     confidences: tuple[float, ...]
 
     def doubt(self, doubt: float, best: Sequence[float]) -> float:
-        """The network's ``doubt`` in the first choice, less the part for its lead in the ``best`` scores, sorted."""
+        """Return the network's ``doubt`` in the first choice, less the part for its lead in the ``best`` scores."""
         lead = min(best[1] - best[0], MAX_LEAD) if len(best) > 1 else MAX_LEAD
         return doubt - self.per_lead * lead
 
     def confidence(self, doubt: float) -> float:
-        """The confidence from 0 to 1 for a doubt; 0 if the doubt is larger than all in ``doubts``."""
+        """Return the confidence from 0 to 1 for a doubt. 0 if the doubt is larger than all in ``doubts``."""
         place = bisect_left(self.doubts, doubt)
         return self.confidences[place] if place < len(self.confidences) else 0.0
 
 
 NEVER = Calibration(0.0, (), ())
-"""The calibration that is never confident."""
+"""The calibration without confidence."""
 
 
 class Model:
-    """Ranks the candidates for a problem; read-only.
+    """Ranks the candidates for a problem. It is read-only.
 
-    ``candidates`` are the configs that it chooses from. ``kinds`` are the problems that it was trained for.
-    ``calibration`` maps doubts to confidence, ``fused_calibration`` those about problems with an epilogue. ``split``
-    tells which problems it was not trained on. ``padding`` says what padding costs or gains; without it, nothing is
-    padded. ``path`` is the weights file and ``digest`` the SHA-256 of its bytes in
-    hexadecimal; a model in memory has neither.
+    ``candidates`` are its choices. ``kinds`` are the problems of its training. ``calibration`` maps doubts to
+    confidence, ``fused_calibration`` doubts about problems with an epilogue. ``split`` tells training and test problems
+    apart. ``padding`` estimates the cost and gain of padding. Without it, nothing is padded. ``path`` is the weights
+    file and ``digest`` the SHA-256 of its bytes in hexadecimal. A model in memory has neither.
     """
 
     def __init__(
@@ -328,25 +322,26 @@ class Model:
         self.split, self.padding = split, padding
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
+        self._kinds = {kind.key: kind for kind in self.kinds}
         self._families: dict[str, list[tuple[Candidates, Scorer]]] = {}
         self._ranked = lru_cache(REMEMBERED)(self._rank)
 
     def unknown(self, problem: Problem) -> str:
-        """Why the model does not rank for the problem; empty if it does."""
+        """Return why the model does not rank for the problem. Empty if it does."""
         return unknown(self.kinds, problem)
 
     def rank(self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True) -> Ranking | None:
-        """The ranking for a problem on ``hardware``, by default the model's own; None for an unknown problem.
+        """Return the ranking for a problem on ``hardware``, by default the model's own. None for an unknown problem.
 
-        Configs that the hardware's architecture cannot launch are left out.
-        ``padding`` says whether the operands may be padded: then there are configs with a ``pad`` where that could pay.
+        Configs the hardware's architecture cannot launch are left out. ``padding`` says whether the operands may be
+        padded. Then there are configs with a ``pad`` if padding can pay.
         """
         return self._ranking(problem, hardware or self.hardware, MAX_RANKED, padding=padding)
 
     def times(
         self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True
     ) -> Mapping[Config, float]:
-        """The expected times over that of ``aten`` of all configs that can run; none for an unknown problem.
+        """Return the expected times, relative to ``aten``, of all runnable configs. None for an unknown problem.
 
         The arguments are those of ``rank``.
         """
@@ -355,7 +350,7 @@ class Model:
         return {} if ranking is None else dict(zip(ranking.configs, ranking.times, strict=True))
 
     def _ranking(self, problem: Problem, hardware: Hardware, most: int, *, padding: bool) -> Ranking | None:
-        """At most ``most`` configs, half of them with padding where that could pay."""
+        """Rank at most ``most`` configs, half of them with padding if it can pay."""
         alone = self._ranked(problem, hardware.arch, hardware.sm_count)
         if alone is None:
             return None
@@ -368,14 +363,23 @@ class Model:
         alone, other = alone.first(most // 2), other.first(most // 2)
         configs = tuple(config.padded(multiple) for config in other.configs)
         times = self.padding.times(problem, other.times, min(alone.times))
-        return _merged(alone, Ranking(configs, times, other.confidence), self.padding)
+        other = Ranking(configs, times, other.confidence)
+        first, second = (alone, other) if alone.times[0] <= other.times[0] else (other, alone)
+        # The confidence is that in the first config, and in its ranking being the better of the two.
+        lead = log(second.times[0] / first.times[0]) + log1p(GOOD)
+        pairs = sorted(zip(first.configs + second.configs, first.times + second.times, strict=True), key=itemgetter(1))
+        configs, times = zip(*pairs, strict=True)
+        return Ranking(configs, times, first.confidence * self.padding.chance(lead))
 
     def _rank(self, problem: Problem, arch: str, sm_count: int) -> Ranking | None:
-        """All configs that apply to the problem as it is, and aten."""
+        """Rank all applicable configs for the problem as it is, and aten."""
         kind = self._kinds.get(problem.kind)
         if kind is None or kind.outside(problem):
             return None
-        candidates, scorer = self._families_for(arch)[family_of(problem)]
+        if arch not in self._families:
+            both = families(self.candidates, architecture(arch))
+            self._families[arch] = [(each, Scorer(self.weights, each)) for each in both]
+        candidates, scorer = self._families[arch][family_of(problem)]
         calibration = self.calibration if problem.epilogue == NO_EPILOGUE else self.fused_calibration
         applicable = np.flatnonzero(candidates.applicable(problem))
         scores, doubts = scorer.scores(problem, sm_count)
@@ -386,25 +390,5 @@ class Model:
         times = exp(scores[order]).tolist()
         return Ranking(configs, tuple(times), calibration.confidence(doubt))
 
-    @cached_property
-    def _kinds(self) -> dict[tuple[str, str, str, int, str, str], Kind]:
-        return {kind.key: kind for kind in self.kinds}
-
-    def _families_for(self, arch: str) -> list[tuple[Candidates, Scorer]]:
-        """The candidates and scorers on an architecture: for problems without a batch, then for problems with one."""
-        if arch not in self._families:
-            both = families(self.candidates, architecture(arch))
-            self._families[arch] = [(candidates, Scorer(self.weights, candidates)) for candidates in both]
-        return self._families[arch]
-
     def __repr__(self) -> str:
         return f"<Model for {self.hardware}: {len(self.candidates)} candidates, {self.path or 'in memory'}>"
-
-
-def _merged(one: Ranking, other: Ranking, padding: PaddingModel) -> Ranking:
-    """Both rankings as one; the confidence is that in the first config, and in its ranking being the better one."""
-    first, second = (one, other) if one.times[0] <= other.times[0] else (other, one)
-    lead = log(second.times[0] / first.times[0]) + log1p(GOOD)
-    pairs = sorted(zip(first.configs + second.configs, first.times + second.times, strict=True), key=itemgetter(1))
-    configs, times = zip(*pairs, strict=True)
-    return Ranking(configs, times, first.confidence * padding.chance(lead))

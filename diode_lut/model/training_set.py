@@ -1,7 +1,7 @@
-"""The problems that a model was trained on: how they are split from test problems, and their kinds and sizes.
+"""The problems of a model's training: how they are split from test problems, and their kinds and sizes.
 
 The split depends on each GEMM alone, so it is the same in every dataset, and for every class of epilogue. In float8 and
-int8 it depends on the layer alone: what is asked about is another layer, with any number of rows.
+int8 it depends on the layer alone: a program asks about another layer, with any number of rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from diode_lut.problem import (
 from diode_lut.table import Range, of_kind
 
 TRAIN, TEST = "train", "test"
-"""Names of the two groups that every split has."""
+"""Names of the two groups every split has."""
 
-Family = tuple[tuple[str, Any], ...]
+Conditions = tuple[tuple[str, Any], ...]
 """Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
 
 _SPELLINGS = {"op": op_of, "dtype": dtype_of, "layout": layout_of}
@@ -42,71 +42,72 @@ class Split(NamedTuple):
 
     seed: int
     test: float
-    families: tuple[Family, ...] = ()
+    families: tuple[Conditions, ...] = ()
 
     def group(self, problem: Problem) -> str:
-        """The problem's group: ``train``, ``test``, or the name of its left-out family."""
+        """Return the problem's group: ``train``, ``test``, or the name of its left-out family."""
         for family in self.families:
             if belongs(problem, family):
                 return family_name(family)
         return TEST if self.draw(problem) < self.test else TRAIN
 
     def draw(self, problem: Problem) -> float:
-        """A number from 0 to 1 that depends only on the seed and ``drawn_as``."""
+        """Return a number from 0 to 1 by the seed and ``drawn_as`` alone."""
         digest = hashlib.sha256(f"{self.seed} {drawn_as(problem)}".encode()).digest()
         return int.from_bytes(digest[:6], "big") / 2**48
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that ``from_json`` takes."""
+        """Return the fields ``from_json`` takes."""
         return {"seed": self.seed, "test": self.test, "families": list(map(family_name, self.families))}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Split:
-        """The split of ``to_json``. Anything else raises ProblemError, KeyError or TypeError."""
+        """Return the split of ``to_json``. Anything else raises ProblemError, KeyError or TypeError."""
         return cls(int(fields["seed"]), float(fields["test"]), tuple(map(parse_family, fields["families"])))
 
 
 def drawn_as(problem: Problem) -> Problem:
-    """What is trained on as a whole or not at all: a GEMM with all epilogues; in float8 and int8 a layer with any M."""
+    """Return the problem for all its epilogues, and in float8 and int8 for any M, which are trained on together or not
+    at all.
+    """
     return problem.alone._replace(m=1) if problem.op in OF_BYTES else problem.alone
 
 
-def belongs(problem: Problem, family: Family) -> bool:
-    """Whether the problem meets all conditions of the family."""
+def belongs(problem: Problem, family: Conditions) -> bool:
+    """Return whether the problem meets all conditions of the family."""
     return all(
         value[0] <= getattr(problem, name) <= value[1] if isinstance(value, tuple) else getattr(problem, name) == value
         for name, value in family
     )
 
 
-def parse_family(text: str) -> Family:
-    """The family of ``op=mm,layout=nt,m=1:64``; ProblemError for an unknown field or value, or a repeated field."""
-    family = tuple(_condition(part.strip()) for part in text.split(","))
-    if len(dict(family)) < len(family):
-        raise ProblemError(f"{text}: a field is repeated")
-    return family
+def parse_family(text: str) -> Conditions:
+    """Return the family of ``op=mm,layout=nt,m=1:64``. ProblemError for an unknown or repeated field or value."""
+    family: dict[str, Any] = {}
+    for condition in map(str.strip, text.split(",")):
+        name, _, value = condition.partition("=")
+        name = name.casefold()
+        if name in family:
+            raise ProblemError(f"{text}: a field is repeated")
+        if name in _KINDS:
+            value = _SPELLINGS.get(name, str)(value)
+            if value not in _KINDS[name]:
+                raise ProblemError(f"{condition}: {value!r} is not one of {', '.join(_KINDS[name])}")
+            family[name] = int(value) if name == "align" else value
+            continue
+        low, colon, high = value.partition(":")
+        try:
+            sizes = size_of(low), size_of(high if colon else low)
+        except ProblemError:
+            sizes = 0, 0
+        if name not in ("b", "m", "n", "k") or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
+            raise ProblemError(f"{condition!r}: not a condition such as op=mm, layout=nt or m=1:64")
+        family[name] = sizes
+    return tuple(family.items())
 
 
-def _condition(text: str) -> tuple[str, Any]:
-    name, _, value = text.partition("=")
-    name = name.casefold()
-    if name in _KINDS:
-        value = _SPELLINGS.get(name, str)(value)
-        if value not in _KINDS[name]:
-            raise ProblemError(f"{text}: {value!r} is not one of {', '.join(_KINDS[name])}")
-        return name, int(value) if name == "align" else value
-    low, colon, high = value.partition(":")
-    try:
-        sizes = size_of(low), size_of(high if colon else low)
-    except ProblemError:
-        sizes = 0, 0
-    if name not in ("b", "m", "n", "k") or not 1 <= sizes[0] <= sizes[1] <= MAX_SIZE:
-        raise ProblemError(f"{text!r}: not a condition such as op=mm, layout=nt or m=1:64")
-    return name, sizes
-
-
-def family_name(family: Family) -> str:
-    """The text that ``parse_family`` takes."""
+def family_name(family: Conditions) -> str:
+    """Return the text ``parse_family`` takes."""
     return ",".join(
         f"{name}={value[0]}:{value[1]}" if isinstance(value, tuple) else f"{name}={value}" for name, value in family
     )
@@ -115,13 +116,13 @@ def family_name(family: Family) -> str:
 _SIZES = ("b", "m", "n", "k")
 
 MIN_PROBLEMS = 4
-"""Minimum number of training problems that make a kind known."""
+"""Minimum number of training problems of a known kind."""
 
 
 class Kind(NamedTuple):
-    """Problems of one op, dtype, layout, alignment, epilogue and variant, with the sizes that the model knows.
+    """Problems of one op, dtype, layout, alignment, epilogue and variant, with the sizes the model knows.
 
-    All known kinds of one dtype, class and variant share their ranges, those with a batch and those without one apart,
+    All known kinds of one dtype, class and variant share their ranges, those with a batch and those without apart,
     because the network learns about sizes from other ops, layouts and alignments as well.
     """
 
@@ -138,17 +139,24 @@ class Kind(NamedTuple):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
-        """The kind of ``{"op": ..., "m": [low, high], ...}``; epilogue and variant may be left out if there is none.
+        """Return the kind of ``{"op": ..., "m": [low, high], ...}``. Epilogue and variant may be left out if there is
+        none.
 
         Anything else raises ProblemError, KeyError, TypeError or ValueError.
         """
-        kind = cls(**{**fields, **{name: _range(name, *fields[name]) for name in _SIZES}})
+        ranges = {}
+        for name in _SIZES:
+            low, high = fields[name]
+            if not (type(low) is type(high) is int and 1 <= low <= high):
+                raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
+            ranges[name] = low, high
+        kind = cls(**{**fields, **ranges})
         b, m, n, k = (least for least, _ in kind.sizes)
         Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, b, m, n, k, kind.epilogue, kind.variant)
         return kind
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that ``from_json`` takes."""
+        """Return the fields ``from_json`` takes."""
         fields = self._asdict()
         nothing = {"epilogue": NO_EPILOGUE, "variant": NO_VARIANT}
         return {name: value for name, value in fields.items() if value != nothing.get(name)}
@@ -164,21 +172,15 @@ class Kind(NamedTuple):
         return self.b, self.m, self.n, self.k
 
     def outside(self, problem: Problem) -> str:
-        """Text about the first size of the problem that is out of range; empty if there is none."""
+        """Describe the first size of the problem out of range. Empty if there is none."""
         for name, size, (low, high) in zip(_SIZES, problem.sizes, self.sizes, strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
         return ""
 
 
-def _range(name: str, low: Any, high: Any) -> Range:
-    if not (type(low) is type(high) is int and 1 <= low <= high):
-        raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
-    return low, high
-
-
 def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
-    """The kinds that have enough problems, sorted; without those of other ops than RANKED, which models do not know."""
+    """Return the kinds with enough problems, sorted, and only of RANKED: models do not know other ops."""
     found: defaultdict[tuple[str, str, str, int, str, str], list[tuple[int, ...]]] = defaultdict(list)
     for problem in problems:
         if problem.op in RANKED:
@@ -196,7 +198,7 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
 
 
 def unknown(kinds: Iterable[Kind], problem: Problem) -> str:
-    """Why the model was not trained for the problem; empty if it was."""
+    """Return why the model was not trained for the problem. Empty if it was."""
     found, kind = of_kind(kinds, problem)
     if not found:
         return f"not trained for {kind}"

@@ -1,7 +1,7 @@
-"""The header of a weights file, read without NumPy: its metadata, and all of it as text.
+"""Weights files: safetensors, with one JSON document in the metadata for everything but the tensors.
 
-A safetensors file begins with the length of the header, 8 bytes, little-endian. The header follows, which is JSON.
-Source: the format's description in the README of the safetensors library.
+A safetensors file begins with the length of the header, 8 bytes, little-endian. The header follows, in JSON. Source:
+the format's description in the README of the safetensors library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from diode_lut.errors import DiodeLutError, ModelError, ProblemError, as_lines
-from diode_lut.files import open_regular, read_finished, write_atomically
+from diode_lut.files import read_at_most, read_finished, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.ranking import (
@@ -40,22 +40,22 @@ SUFFIX = ".safetensors"
 """Suffix of a weights file's name."""
 
 KEY = "diode_lut"
-"""Key of the safetensors metadata under which one JSON document holds everything."""
+"""Key of the safetensors metadata with the JSON document."""
 
 MAX_WEIGHTS_BYTES = 1_000_000
-"""Maximum size of a weights file in bytes: several times what a sensible network needs."""
+"""Maximum size of a weights file in bytes. A sensible network needs a fraction of it."""
 
 MAX_HEADER_BYTES = 4 << 20
-"""Maximum size of a header in bytes: far more than a file with a thousand tensors needs."""
+"""Maximum size of a header in bytes, far more than for a thousand tensors."""
 
 _LENGTH = 8
-"""Bytes before the header, which hold the header's length."""
+"""Bytes before the header, with its length."""
 
 
 def read_model_hardware(path: Path) -> Hardware:
-    """The hardware that the model in a file was trained for; ModelError if the file is not a weights file.
+    """Return the hardware of the model in a file. ModelError if the file is not a weights file.
 
-    A damaged file that another program is writing is read again.
+    A damaged file another program is writing is read again.
     """
     return read_finished(path, _hardware)
 
@@ -68,21 +68,15 @@ def _hardware(path: Path) -> Hardware:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's bytes; ModelError if it cannot be read or is too large."""
+    """Return the file's bytes. ModelError if it cannot be read or is too large."""
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_WEIGHTS_BYTES + 1)
+        return read_at_most(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > MAX_WEIGHTS_BYTES:
-        raise ModelError(f"{path}: larger than a weights file may be ({MAX_WEIGHTS_BYTES} bytes)")
-    return data
 
 
 def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
-    """The JSON document in the metadata of a weights file; ModelError if ``data`` is not a weights file's content."""
-    import orjson
-
+    """Return the JSON document in the metadata of a weights file. ModelError if ``data`` is no such file's content."""
     end = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     if data.startswith(b"{"):
         raise ModelError(f"{path}: JSON, such as a table, not a model (names of models end with {SUFFIX})")
@@ -102,9 +96,7 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def header_text(file: BinaryIO, path: Path) -> str:
-    """The metadata, sorted by name, then name, type and shape of each tensor; DiodeLutError for another file."""
-    import orjson
-
+    """Return the metadata, sorted by name, then name, type and shape of each tensor. DiodeLutError for another file."""
     length = int.from_bytes(file.read(_LENGTH), "little")
     data = file.read(min(length, MAX_HEADER_BYTES))
     try:
@@ -129,13 +121,13 @@ _FEATURES = {
 
 
 def _features(arch: Any) -> dict[str, Any]:
-    """The features that the weights are for, and the architecture's constants that the features depend on."""
+    """Return the features of the weights, and the architecture's constants behind them."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
     return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
 
 
 def write_model(model: Model, path: Path) -> None:
-    """Write the weights file; the same model gives the same bytes. ModelError if the file would not be readable."""
+    """Write the weights file. The same model gives the same bytes. ModelError if the file would not be readable."""
     metadata = {
         "features": _features(model.hardware.arch),
         "hardware": model.hardware._asdict(),
@@ -156,57 +148,51 @@ def write_model(model: Model, path: Path) -> None:
 
 
 def read_model(path: Path) -> Model:
-    """The model in a file; ModelError if the file is unreadable or for other features.
+    """Return the model in a file. ModelError if the file is unreadable or for other features.
 
-    A damaged file that another program is writing is read again.
+    A damaged file another program is writing is read again.
     """
     return read_finished(path, lambda path: _decoded(read_bytes(path), path))
 
 
 def _decoded(data: bytes, path: Path) -> Model:
-    """The model in a weights file's bytes; ModelError names ``path``."""
+    """Return the model in a weights file's bytes. ModelError names ``path``."""
     metadata = metadata_of(data, path)
-    _check_features(metadata, path)
+    features, hardware = metadata.get("features"), metadata.get("hardware")
+    if not isinstance(features, dict):
+        raise ModelError(f"{path}: the metadata do not say which features it is for")
+    for name, expected in _features(hardware.get("arch") if isinstance(hardware, dict) else None).items():
+        if features.get(name) != expected:
+            versions = f"expected {expected}, found {features.get(name)!r}"
+            difference = versions if name == "version" else "other names or values"
+            raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
     try:
         tensors = load(data)
     except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
-        return _model(metadata, tensors, path, hashlib.sha256(data).hexdigest())
+        candidates = _candidates(metadata["candidates"])
+        device, weights = Hardware.from_json(metadata["hardware"]), _weights(tensors, len(candidates), path)
+        kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
+        if len({kind.key for kind in kinds}) < len(kinds):
+            raise ProblemError("kinds: a kind is repeated")
+        return Model(
+            device,
+            weights,
+            candidates,
+            kinds,
+            _calibration(metadata["calibration"]),
+            Split.from_json(metadata["split"]),
+            metadata["provenance"],
+            path=path,
+            digest=hashlib.sha256(data).hexdigest(),
+            fused_calibration=_calibration(metadata["fused_calibration"]),
+            padding=_padding(metadata["padding"]) if metadata["padding"] else None,
+        )
     except ProblemError as error:
         raise ModelError(f"{path}: metadata: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
-
-
-def _check_features(metadata: Mapping[str, Any], path: Path) -> None:
-    found, hardware = metadata.get("features"), metadata.get("hardware")
-    if not isinstance(found, dict):
-        raise ModelError(f"{path}: the metadata do not say which features it is for")
-    arch = hardware.get("arch") if isinstance(hardware, dict) else None
-    for name, expected in _features(arch).items():
-        if found.get(name) != expected:
-            difference = (
-                f"expected {expected}, found {found.get(name)!r}" if name == "version" else "other names or values"
-            )
-            raise ModelError(f"{path}: features.{name}: {difference}; distill the model again with this diode_lut")
-
-
-def _model(metadata: Mapping[str, Any], tensors: dict[str, Any], path: Path, digest: str) -> Model:
-    candidates = _candidates(metadata["candidates"])
-    return Model(
-        Hardware.from_json(metadata["hardware"]),
-        _weights(tensors, len(candidates), path),
-        candidates,
-        _kinds(metadata["kinds"]),
-        _calibration(metadata["calibration"]),
-        Split.from_json(metadata["split"]),
-        metadata["provenance"],
-        path=path,
-        digest=digest,
-        fused_calibration=_calibration(metadata["fused_calibration"]),
-        padding=_padding(metadata["padding"]) if metadata.get("padding") else None,
-    )
 
 
 def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
@@ -216,18 +202,11 @@ def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
     if len(set(candidates)) < len(candidates):
         raise ProblemError("candidates: a config is repeated")
     if any(config.pad > 1 for config in candidates):
-        raise ProblemError("candidates: one has a pad, which what is known about padding adds")
+        raise ProblemError("candidates: one has a pad, but the model adds paddings itself")
     tiled = [config.kernel.tiled for config in candidates]
     if tiled != sorted(tiled, reverse=True):
         raise ProblemError("candidates: tiled configs do not come first")
     return candidates
-
-
-def _kinds(rows: Sequence[Mapping[str, Any]]) -> list[Kind]:
-    kinds = [Kind.from_json(fields) for fields in rows]
-    if len({kind.key for kind in kinds}) < len(kinds):
-        raise ProblemError("kinds: a kind is repeated")
-    return kinds
 
 
 def _calibration(fields: Mapping[str, Any]) -> Calibration:
@@ -257,7 +236,7 @@ def _padding(fields: Mapping[str, Any]) -> PaddingModel:
 
 
 def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:
-    """The tensors; ModelError if one is missing, or has a wrong type, shape or value."""
+    """Return the tensors. ModelError if one is missing, or has a wrong type, shape or value."""
     if set(tensors) != set(Weights._fields):
         raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
     weights = Weights(**{name: tensors[name] for name in Weights._fields})

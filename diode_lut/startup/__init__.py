@@ -1,7 +1,7 @@
-"""What arms the hook in a program that does not mention diode_lut.
+"""Arming the hook in a program without ``import diode_lut``.
 
 ``diode_lut.pth`` is installed beside the package. Python runs its line in every process, and without the variable
-``DIODE_LUT`` nothing happens. ``sitecustomize.py`` does the same where this directory is in ``PYTHONPATH``, where the
+``DIODE_LUT`` nothing happens. ``sitecustomize.py`` does the same if this directory is in ``PYTHONPATH``, where the
 commands ``run``, ``tune`` and ``compare`` put it. vLLM and SGLang call ``plugin``.
 """
 
@@ -12,9 +12,9 @@ from diode_lut.settings import autoregister
 
 
 def plugin() -> None:
-    """What vLLM and SGLang call in each of their processes, once or more, by the entry points in pyproject.toml.
+    """Complete the keys of vLLM's own cache. The import of diode_lut has armed the hook.
 
-    The import of diode_lut has armed the hook.
+    By the entry points in pyproject.toml, vLLM and SGLang call this in each of their processes, once or more.
     """
     if autoregister():
-        when_imported("vllm.compilation.compiler_interface", "diode_lut.hook.install:complete_factors")
+        when_imported("vllm.compilation.compiler_interface", "diode_lut.hook.patches:install_in_vllm")

@@ -1,10 +1,10 @@
-"""Python runs this at the start of each process of a program that ``diode-lut run`` and its like have started.
+"""Python runs this at the start of each process of a program under ``diode-lut run`` and its like.
 
-It imports the copy of diode_lut that it is part of, unless the environment's own copy is there already. Then it runs
-the module of this name that Python would have run otherwise. Python reports errors, and starts the program anyway.
+It imports its own copy of diode_lut, unless the environment's own copy is there already. Then it runs the module of
+this name that Python would have run otherwise. Python reports errors, and starts the program anyway.
 
-A program may start a Python that is too old for diode_lut, such as 3.7. It is left alone, so this module is written in
-what such a Python understands.
+A program may start a Python too old for diode_lut, such as 3.7, and is left alone. So this module is written for such a
+Python.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""What is known about kernels without a device and without PyTorch: templates, their tunables, architectures."""
+"""Kernels as they are known without a device and without PyTorch: templates, their tunables, architectures."""

@@ -1,6 +1,6 @@
-"""What an architecture has, as data: known without a device, and without PyTorch.
+"""Architectures as data, known without a device and without PyTorch.
 
-``tools/compile_candidates.py`` compares it with what Triton's compiler says.
+``tools/compile_candidates.py`` compares it with Triton's compiler.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from diode_lut.problem import ITEMSIZES, Problem
 
 
 class Peaks(NamedTuple):
-    """What one multiprocessor, or one thread of a CPU, does at most in a nanosecond.
+    """The most a multiprocessor, or a thread of a CPU, does in a nanosecond.
 
     ``half``, ``tf32`` and ``single`` count floating-point operations of dense matmuls with such operands. With operands
-    of a byte, there are twice those of ``half``.
-    ``memory_bytes`` is the multiprocessor's share of the memory's bandwidth.
+    of a byte, there are twice those of ``half``. ``memory_bytes`` is the multiprocessor's share of the memory's
+    bandwidth.
     """
 
     half: float
@@ -26,13 +26,13 @@ class Peaks(NamedTuple):
 
 
 class Architecture(NamedTuple):
-    """The limits that one kernel launch meets on an architecture; None where they are not known.
+    """The limits of a kernel launch on an architecture. They are None if they are not known.
 
-    ``shared_memory`` counts the bytes that one block may have, ``registers_per_thread`` and ``registers_per_block`` are
-    of 4 bytes, ``warp_size`` counts threads, ``warps_per_multiprocessor`` those that can be resident. ``tma`` says
-    whether there are tensor descriptors, ``triton`` is the backend that compiles for it, empty for CPUs, ``peaks`` are
-    those of its largest device. ``free_stages`` counts the stages of a pipeline that take no shared memory, because
-    their operands are in registers, and ``padding_permille`` is what Triton adds there against bank conflicts.
+    ``shared_memory`` counts the bytes a block may have. ``registers_per_thread`` and ``registers_per_block`` are of 4
+    bytes. ``warp_size`` counts threads, ``warps_per_multiprocessor`` resident warps. ``tma`` says whether there are
+    tensor descriptors. ``triton`` is the backend that compiles for it, empty for CPUs. ``peaks`` are those of its
+    largest device. ``free_stages`` counts the stages of a pipeline that take no shared memory, because their operands
+    are in registers. ``padding_permille`` is added by Triton there against bank conflicts.
     """
 
     name: str
@@ -48,12 +48,14 @@ class Architecture(NamedTuple):
     padding_permille: int = 0
 
     def stages_in_memory(self, num_stages: int) -> int:
-        """Stages of a pipeline of this depth that take shared memory; a GEMM's operands take it once in any case."""
+        """Return how many stages of a pipeline of this depth take shared memory. Operands of a GEMM take it at least
+        once.
+        """
         return max(1, num_stages - self.free_stages)
 
     @property
     def matrix_rows(self) -> int:
-        """Rows that one matrix instruction multiplies: 64 where tensor cores read operands from shared memory."""
+        """Rows a matrix instruction multiplies: 64 if tensor cores read operands from shared memory."""
         return 64 if self.tma and not self.free_stages else 16
 
     @property
@@ -69,7 +71,7 @@ _CPU_PEAKS = Peaks(100, 100, 100, 10)
 
 
 _ALL_BUT_ONE = 8
-"""Free stages of GPUs that copy nothing to shared memory in the background: there Triton has no pipeline."""
+"""Free stages of GPUs that copy nothing to shared memory in the background: Triton has no pipeline there."""
 
 
 def _cuda(
@@ -82,10 +84,6 @@ def _cdna(name: str, shared_memory: int, *, free: int, padding: int = 0) -> Arch
     return Architecture(
         name, shared_memory, False, 512, 131072, 64, 32, "hip", free_stages=free, padding_permille=padding
     )
-
-
-def _rdna(name: str) -> Architecture:
-    return Architecture(name, 65536, False, 256, 98304, 32, 32, "hip", free_stages=1)
 
 
 _NVIDIA = {
@@ -116,13 +114,17 @@ _AMD = {
     for each in (
         *(_cdna(name, 65536, free=1) for name in ("gfx908", "gfx90a", "gfx942")),
         _cdna("gfx950", 163840, free=0, padding=32),
-        *map(_rdna, ("gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201")),
+        *(
+            Architecture(name, 65536, False, 256, 98304, 32, 32, "hip", free_stages=1)
+            for name in ("gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201")
+        ),
     )
 }
-"""AMD's instruction set guides, of one work-group: local data share, and vector registers of a thread and of all.
+"""AMD's instruction set guides, for one work-group: local data share, and vector registers of a thread and of all.
 
-CDNA has 4 SIMDs of 512 registers for each of 64 lanes, RDNA's compute units 2 of 1,536 for each of 32 lanes, of which a
-thread reaches 256. For gfx950, Triton 3.9 copies to shared memory in the background; earlier releases need less of it.
+CDNA has 4 SIMDs of 512 registers for each of 64 lanes. RDNA's compute units have 2 of 1,536 for each of 32 lanes, and a
+thread reaches 256 of them. For gfx950, Triton 3.9 copies to shared memory in the background. Earlier releases need less
+of it.
 """
 
 _KNOWN = {**_NVIDIA, **_AMD}
@@ -132,7 +134,7 @@ _FIRST_TMA = 90
 
 
 def architecture(name: str) -> Architecture:
-    """What is known about an architecture, by the name that a Hardware has: ``sm_90``, ``gfx942``, ``cpu-avx512``."""
+    """Return an architecture by the name a Hardware has: ``sm_90``, ``gfx942``, ``cpu-avx512``."""
     if name in _KNOWN:
         return _KNOWN[name]
     if name.startswith("cpu"):
@@ -146,7 +148,7 @@ def architecture(name: str) -> Architecture:
 
 
 def roofline_ns(problem: Problem, hardware: Hardware) -> float | None:
-    """The least time that one execution can take, in nanoseconds; None where the device's peaks are not known."""
+    """Return the least time of an execution, in nanoseconds. None if the device's peaks are not known."""
     peaks = architecture(hardware.arch).peaks
     if peaks is None:
         return None

@@ -1,4 +1,6 @@
-"""All templates. A new one is a module beside this one, a line here, and its names in ``hook/versions.py``."""
+"""All templates, and configs: a template with the values of its tunables. A new template has a module beside this one,
+a line here, and its names in ``hook/versions.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from diode_lut.templates.flex_attention import (
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.library import CPP_GEMM, DECOMPOSE_K, LIBRARY
-from diode_lut.templates.template import PAD, Parameter, Template, Tiles
+from diode_lut.templates.template import PAD, Template, Tiles
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
 TEMPLATES: dict[str, Template] = {
@@ -28,7 +30,7 @@ TEMPLATES: dict[str, Template] = {
         TRITON_GROUPED_MM,
     )
 }
-"""By the name that tables use, in the fixed order in which equally good configs are chosen."""
+"""All templates by the name tables use, in the fixed order in which equally good configs are chosen."""
 
 
 POINTER_TUNABLES = TRITON_MM.names
@@ -36,7 +38,9 @@ POINTER_TUNABLES = TRITON_MM.names
 
 
 def pointer_gemm(op: str) -> str:
-    """The name of Inductor's plain Triton template, which other tools do not name; ProblemError if the op has none."""
+    """Return the name of Inductor's plain Triton template, which other tools do not name. ProblemError if the op has
+    none.
+    """
     for template in (TRITON_MM, TRITON_BMM):
         if op in template.ops:
             return template.name
@@ -44,7 +48,7 @@ def pointer_gemm(op: str) -> str:
 
 
 def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
-    """The names of the templates that there are for an architecture, for ops such as this one; without one, GEMMs."""
+    """Return the names of an architecture's templates for ops such as this one. Without an op, they are for GEMMs."""
     like = next((ops for ops in (ATTENTION, GROUPED) if op in ops), MATMULS)
     return [
         name
@@ -60,7 +64,7 @@ class Config(NamedTuple):
     are equal tuples. ``make`` sees to that.
 
     Block sizes are elements, ``group_m`` rows of tiles, ``num_stages`` pipeline depth, ``num_warps`` groups of 32
-    threads, ``k_split`` parts that K is cut into. What can be derived from the problem is not part of a config.
+    threads, ``k_split`` parts into which K is cut. A config has nothing that can be derived from the problem.
     """
 
     template: str
@@ -68,12 +72,12 @@ class Config(NamedTuple):
 
     @classmethod
     def make(cls, template: str, values: Mapping[str, int]) -> Config:
-        """The config with these values of tunables by name; optional ones may be left out. Nothing is checked."""
+        """Return the config with these values of tunables. Optional ones may be left out. Nothing is checked."""
         return cls(template, TEMPLATES[template].params(values))
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Config:
-        """The config of ``{"template": ..., "block_m": ..., ...}``, or ProblemError naming the field at fault."""
+        """Return the config of ``{"template": ..., "block_m": ..., ...}``. ProblemError names the field at fault."""
         template = fields.get("template")
         if not isinstance(template, str) or template not in TEMPLATES:
             raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
@@ -93,12 +97,13 @@ class Config(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """The config that ``str(config)`` writes as ``text``, with any blanks; ProblemError says what is expected."""
+        """Return the config ``str(config)`` writes as ``text``, with any blanks. ProblemError says what is expected."""
         template, *values = text.split() or [""]
         if template not in TEMPLATES:
             raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
         parameters = TEMPLATES[template].parameters
-        pattern = "".join(_pattern(parameter) for parameter in parameters)
+        patterns = ((rf"{each.letter}(?P<{each.name}>\d+)", each.default) for each in parameters)
+        pattern = "".join(each if default is None else f"(?:{each})?" for each, default in patterns)
         required = TEMPLATES[template].required
         found = re.fullmatch(pattern, f"{'' if required or not values else ' '}{' '.join(values)}")
         if found is None:
@@ -109,26 +114,26 @@ class Config(NamedTuple):
 
     @property
     def kernel(self) -> Template:
-        """All that is known about the template."""
+        """The template."""
         return TEMPLATES[self.template]
 
     @property
     def tiles(self) -> Tiles:
-        """The required tunables by name; only for a tiled template."""
+        """The required tunables by name, for a tiled template."""
         return Tiles.of(self.params)
 
     def with_tiles(self, tiles: Tiles) -> Config:
-        """The same config with other tiles; only for a tiled template."""
+        """Return the same config with other tiles, for a tiled template."""
         return Config(self.template, (*tiles, *self.params[len(tiles) :]))
 
     @property
     def k_split(self) -> int:
-        """Into how many parts K is cut; 1 for most templates."""
+        """The number of parts into which K is cut. 1 for most templates."""
         return self.kernel.k_split(self.params)
 
     @property
     def tunables(self) -> dict[str, int]:
-        """The values of the tunables by name, in the template's order, without those that have their default."""
+        """The values of the tunables by name, in the template's order, without those with their default."""
         values = zip(self.kernel.parameters, self.params, strict=False)
         return {parameter.name: value for parameter, value in values if value != parameter.default}
 
@@ -139,15 +144,15 @@ class Config(NamedTuple):
 
     @property
     def pad(self) -> int:
-        """Number of elements of which operands are padded to multiples; 1 for none."""
+        """Operands are padded to multiples of this number of elements. 1 for no padding."""
         return self.tunables.get(PAD.name, 1) if self.has_optional_tunables else 1
 
     def padded(self, pad: int) -> Config:
-        """The config with another ``pad``; itself where its template has no such tunable."""
+        """Return the config with another ``pad``, or itself if its template has no such tunable."""
         return self if pad == self.pad else Config.make(self.template, {**self.tunables, PAD.name: pad})
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that ``from_json`` takes, in canonical order."""
+        """Return the fields ``from_json`` takes, in canonical order."""
         return {"template": self.template, **self.tunables}
 
     def __str__(self) -> str:
@@ -156,44 +161,38 @@ class Config(NamedTuple):
         return f"{self.template} {values.lstrip()}".rstrip()
 
 
-def _pattern(parameter: Parameter) -> str:
-    """What matches a tunable as ``str(config)`` writes it."""
-    pattern = rf"{parameter.letter}(?P<{parameter.name}>\d+)"
-    return pattern if parameter.default is None else f"(?:{pattern})?"
-
-
 ATEN = Config("aten")
-"""The kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+"""The kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
 
 DEFAULT = Config("default")
 """Inductor's own config for attention."""
 
 BASELINES = (ATEN, DEFAULT)
-"""What others are compared with."""
+"""The configs with which others are compared."""
 
 
 def baseline(op: str) -> Config:
-    """What configs for an op are compared with, and what the op gets without a table."""
+    """Return the config with which configs for an op are compared, and which the op gets without a table."""
     return ATEN if op in ATEN.kernel.ops else DEFAULT
 
 
 PADDED_OPS = ("mm", "addmm", "bmm")
-"""The ops that Inductor pads."""
+"""The ops Inductor pads."""
 
 
 def pad_multiple(dtype: str) -> int:
-    """Number of elements that Inductor pads M, N and K to multiples of: those of 16 bytes."""
+    """Return the number of elements to multiples of which Inductor pads M, N and K: those of 16 bytes."""
     return ROW_BYTES // ITEMSIZES[dtype]
 
 
 def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
-    """Whether A has to be copied to make M and K multiples of ``multiple``, and whether B has to be for K and N."""
+    """Return whether A is copied to make M and K multiples of ``multiple``, and whether B is for K and N."""
     m, n, k = (padded_size(size, multiple) != size for size in (problem.m, problem.n, problem.k))
     return m or k, n or k
 
 
 def copied_bytes(problem: Problem, multiple: int) -> int:
-    """The bytes that copying operands to padded places reads and writes."""
+    """Return the bytes that copying operands to padded places reads and writes."""
     larger = padded(problem, multiple)
     a, b = is_copied(problem, multiple)
     elements = a * (problem.m * problem.k + larger.m * larger.k) + b * (problem.k * problem.n + larger.k * larger.n)
@@ -201,15 +200,15 @@ def copied_bytes(problem: Problem, multiple: int) -> int:
 
 
 def needed_pad(problem: Problem, pad: int) -> int:
-    """``pad``, or 1 where the problem's sizes are multiples of it already, so that nothing is padded."""
+    """Return ``pad``, or 1 if the problem's sizes are multiples of it already, so that nothing is padded."""
     return pad if pad > 1 and any(is_copied(problem, pad)) else 1
 
 
 def padded(problem: Problem, multiple: int) -> Problem:
-    """The problem that is left where M, N and K are padded to multiples of ``multiple``.
+    """Return the problem after M, N and K are padded to multiples of ``multiple``.
 
-    Copies are packed and row-major, whatever the operand was; an operand that is not copied counts as packed. Sizes of
-    1 stay, as Inductor leaves them.
+    Copies are packed and row-major, whatever the operand was. An operand not copied counts as packed. Sizes of 1 stay,
+    as Inductor leaves them.
     """
     copied = is_copied(problem, multiple)
     layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))
@@ -219,5 +218,5 @@ def padded(problem: Problem, multiple: int) -> Problem:
 
 
 def padded_size(size: int, multiple: int) -> int:
-    """The size that is left where M, N or K is padded to a multiple; 1 stays, as Inductor leaves it."""
+    """Return M, N or K after it is padded to a multiple. A size of 1 stays, as Inductor leaves it."""
     return size if size == 1 else -(-size // multiple) * multiple

@@ -16,7 +16,7 @@ from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template
 
 BLOCKS = (16, 32, 64, 128)
-"""The kernels read without checks where lengths are multiples of 128: a larger block would read past the end."""
+"""If lengths are multiples of 128, the kernels read without checks: a larger block would read past the end."""
 
 _STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
 _WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)
@@ -36,10 +36,10 @@ _BARRIERS = 128
 
 @dataclass(frozen=True)
 class Flex(Template):
-    """One of the kernels."""
+    """A kernel for flex attention."""
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """Bytes of shared memory that the kernel takes at most; ``itemsize`` is in bytes.
+        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
 
         Triton's compiler for sm_90 takes just that, without the barriers, for the loop of blocks of 64 queries or more
         of 2-byte elements, and less for smaller blocks. It takes up to all of a result to store it: more, the more
@@ -48,11 +48,11 @@ class Flex(Template):
         raise NotImplementedError
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """Elements in float32 that a program keeps in registers through its loop."""
+        """Return the elements in float32 a program keeps in registers through its loop."""
         raise NotImplementedError
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Too much shared memory or too many registers for the smallest heads that are covered."""
+        """Complain about shared memory and registers for the smallest heads that are covered."""
         yield from super().complaints(params, covered, architecture)
         itemsize = least_itemsize(covered.op or self.ops[0], covered.dtype)
         yield from self.faults(params, Heads.least(covered), itemsize, architecture)
@@ -60,7 +60,7 @@ class Flex(Template):
     def faults(
         self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """What keeps a config from being launched for heads; ``shared_memory`` is the device's, if it is known."""
+        """Yield faults of a config for these heads. ``shared_memory`` is the device's, if it is known."""
         needed, limit = self.registers(params, heads, architecture)
         if limit is not None and needed >= limit:
             reason = f"{self.values(params)['num_warps']} do not go with these blocks: {needed} registers a thread"
@@ -72,25 +72,23 @@ class Flex(Template):
             yield Complaint(f"{reason} ({architecture.name} has {allowed})")
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        """Whether nothing keeps a config from being launched for an attention.
+        """Return whether a config can be launched for an attention, as far as is known.
 
-        In a sweep on an H200 that was so for the 863 configs that did not compile, and for none of the 4,592 others.
+        In a sweep on an H200 it could not for the 863 configs that did not compile, and could for the 4,592 others.
         """
         return next(self.faults_on(problem, params, architecture), None) is None
 
     def heads(self, covered: Covered) -> Heads:
-        """Those of the smallest heads."""
         return Heads.least(covered)
 
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Those for the problem's heads."""
         heads = Heads.of_problem(problem)
         return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
-        """Registers of 4 bytes that a thread needs for accumulators, and at how many it is hopeless, None if not known.
+        """Return the registers of 4 bytes a thread needs for accumulators, and the hopeless number, None if not known.
 
         Some of Inductor's own configs need a few more than a thread has, and spill.
         """
@@ -108,19 +106,17 @@ class Forward(Flex):
     stand_in = "forward"
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """The queries, and as many blocks of keys and values as there are stages; later the result."""
+        """Count the queries, and as many blocks of keys and values as there are stages, or later the result."""
         block_m, block_n, stages, _ = params
         loop = _loop_memory((block_m, block_n, stages), heads, itemsize, architecture)
         return max(loop, itemsize * block_m * heads.v)
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """A block of the result."""
         block_m, *_ = params
         return block_m * heads.v
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """The two largest blocks of queries that the length fills, and the three of keys."""
-        del hardware
+        """Yield the two largest blocks of queries the length fills, and the three of keys."""
         for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
             for stages, warps in product((1, 2, 3, 4), _warps(block_m * max(block_n, problem.v))):
                 yield block_m, block_n, stages, warps
@@ -133,7 +129,7 @@ class Backward(Flex):
     stand_in = "backward"
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """Of the larger kind: its own rows, a step's rows for each stage, a block of scores, two numbers a query."""
+        """Count for the larger kind its rows, a step's rows for each stage, a block of scores, two numbers a query."""
         m1, n1, m2, n2, stages, _ = params
         depth = architecture.stages_in_memory(stages)
         both = heads.k + heads.v
@@ -141,14 +137,14 @@ class Backward(Flex):
         return itemsize * blocks + _NUMBERS * depth * max(m1, m2) + _BARRIERS
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """Two gradients for the keys' kind, one for the queries'."""
+        """Count two gradients for the keys' kind, one for the queries'."""
         _, n1, m2, *_ = params
         return max(n1 * (heads.k + heads.v), m2 * heads.k)
 
     def faults(
         self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """As above, and blocks that are no multiples of the blocks of their steps."""
+        """Complain as above, and about blocks that are no multiples of the blocks of their steps."""
         yield from super().faults(params, heads, itemsize, architecture, shared_memory)
         m1, n1, m2, n2, *_ = params
         if n1 % m1:
@@ -157,8 +153,7 @@ class Backward(Flex):
             yield Complaint(f"{m2} is no multiple of block_n2, which is {n2}", "block_m2")
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Blocks of the second kind mirror those of the first, as in Inductor's own search."""
-        del hardware
+        """Yield blocks of the second kind that mirror those of the first, as in Inductor's own search."""
         for step, rows in product((16, 32, 64), (16, 32, 64, 128)):
             if rows % step == 0 and rows < 2 * max(problem.n, 16) and step < 2 * max(problem.m, 16):
                 for stages, warps in product((1, 2, 3, 4), (4, 8)):
@@ -172,31 +167,28 @@ class Decoding(Flex):
     stand_in = "forward"
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
-        """All queries are in one block."""
+        """Return all queries as one block."""
         assert heads is not None
         return {**super().blocks(params, heads), "BLOCK_M": heads.rows}
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """All queries, and as many blocks of keys and values as there are stages; later the results in float32."""
+        """Count all queries, and a block of keys and values for each stage, or later the results in float32."""
         block_n, stages, _ = params
         loop = _loop_memory((heads.rows, block_n, stages), heads, itemsize, architecture)
         return max(loop, _SINGLE * heads.rows * heads.v)
 
     def accumulators(self, params: Params, heads: Heads) -> int:
-        """The results of all queries."""
-        del params
         return heads.rows * heads.v
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """All blocks, stages and warps that are in proportion to each other."""
-        del hardware
+        """Yield all blocks, stages and warps that are in proportion to each other."""
         for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
 
 
 def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, architecture: Architecture) -> int:
-    """Bytes of rows of queries and of ``stages`` blocks of keys and values; ``tile`` is rows, keys, and stages.
+    """Return the bytes of rows of queries and of blocks of keys and values. ``tile`` is rows, keys, and stages.
 
     In float32, scores are there as well: they are no operands of tensor cores, which keep them in registers.
     """
@@ -207,12 +199,12 @@ def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, archit
 
 
 def _fitting(length: int) -> list[int]:
-    """Blocks up to the first that covers the whole length."""
+    """Return blocks up to the first that covers the whole length."""
     return [block for block in BLOCKS if block < 2 * max(length, BLOCKS[0])]
 
 
 def _warps(area: int) -> tuple[int, ...]:
-    """Warps for which the elements of the largest block are neither too few nor too many."""
+    """Return numbers of warps for which the elements of the largest block are neither too few nor too many."""
     return tuple(warps for warps in (1, 2, 4, 8) if 512 <= area // warps <= 4096) or (4,)
 
 
@@ -254,11 +246,9 @@ TRITON_FLEX_DECODING = Decoding(
 
 @dataclass(frozen=True)
 class Default(Template):
-    """What attention is compared with."""
+    """Inductor's own choice, with which attention is compared."""
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """The one there is."""
-        del problem, hardware
         yield ()
 
 

@@ -1,4 +1,4 @@
-"""``aten``: the kernel that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+"""The templates without blocks: the library, Inductor's C++ template, and GEMMs whose K is cut into parts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from diode_lut.templates.template import PAD, Complaint, Covered, Parameter, Par
 
 @dataclass(frozen=True)
 class Library(Template):
-    """Runs everywhere, and is what others are compared with."""
+    """``aten``, which PyTorch calls without Inductor's help. It runs everywhere, and others are compared with it."""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Always."""
-        del architecture
         return True
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """The one there is."""
-        del problem, hardware
         yield ()
 
 
@@ -31,10 +27,9 @@ LIBRARY = Library("aten", (*MATMULS, *GROUPED), (PAD,), "The library that PyTorc
 
 @dataclass(frozen=True)
 class CppGemm(Template):
-    """Inductor chooses its blocks itself."""
+    """Inductor's C++ template, which chooses its blocks itself."""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """On CPUs only."""
         return not architecture.gpu
 
 
@@ -44,23 +39,23 @@ CPP_GEMM = CppGemm(
 
 
 _LONG_K = 8
-"""Where K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
+"""If K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
 
 _LEAST_PART = 128
-"""Elements along K that a part has at least."""
+"""Minimum elements along K of a part."""
 
 _SPLITS = (2, 4, 8, 16, 32, 64, 128)
-"""What a sweep tries."""
+"""The numbers of parts a sweep tries."""
 
 
 @dataclass(frozen=True)
 class DecomposeK(Template):
-    """``k_split`` counts the parts."""
+    """A batch of products of parts, and their sum. ``k_split`` counts the parts."""
 
     many_sms = True
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """That no K of the row can be cut into equal parts."""
+        """Complain if no K of the row can be cut into equal parts."""
         yield from super().complaints(params, covered, architecture)
         if covered.k is None:
             return
@@ -70,21 +65,18 @@ class DecomposeK(Template):
             yield Complaint(f"{split} divides no k of the row ({text})", "k_split")
 
     def can_pay(self, problem: Problem) -> bool:
-        """Where K is long."""
         return problem.k >= _LONG_K * max(problem.m, problem.n)
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Splits into equal parts that are not short, where K is long."""
-        del hardware
+        """Yield splits into equal parts that are not short, if K is long."""
         if self.can_pay(problem):
             yield from ((s,) for s in _SPLITS if problem.k % s == 0 and problem.k // s >= _LEAST_PART)
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """Parts are not short."""
+        """Return sizes at which parts are not short."""
         return 1, 1, _LEAST_PART * self.k_split(params)
 
     def k_split(self, params: Params) -> int:
-        """The only tunable."""
         return params[0]
 
 

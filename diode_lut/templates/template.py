@@ -1,4 +1,4 @@
-"""What a kernel template is. Each module beside this one says all there is to know about one family of them."""
+"""The base of kernel templates. Each module beside this describes a family of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Params = tuple[int, ...]
 
 
 class Parameter(NamedTuple):
-    """One tunable of a template: its name, the text that ``str(config)`` writes before it, and its allowed values.
+    """A tunable of a template: its name, the text ``str(config)`` writes before it, and its allowed values.
 
-    ``values`` is a range where every integer in it is allowed, a tuple where only those are. ``title`` and ``meaning``
-    are for the schema. A tunable with a ``default`` is optional: a config that has this value does not mention it.
-    A default outside ``values`` cannot be written: the kernel's own value is meant. ``architectures`` is how the names
-    of the architectures begin that have the tunable. ``option`` says whether Triton's compiler takes it as an
-    option; 0 leaves it to the compiler.
+    ``values`` is a range, all integers of which are allowed, or a tuple. ``title`` and ``meaning`` are for the schema.
+    A tunable with a ``default`` is optional: a config with this value does not mention it. A default outside ``values``
+    cannot be written: it stands for the kernel's own value. ``architectures`` is the beginning of the names of the
+    architectures with the tunable. ``option`` says whether Triton's compiler takes it as an option. 0 leaves it to the
+    compiler.
     """
 
     name: str
@@ -55,49 +55,39 @@ PAD = Parameter(
     "Left out, 1: nothing is padded.",
     default=1,
 )
-"""Any kernel that takes packed operands can have it."""
+"""A tunable of kernels that take packed operands."""
 
 
 class Covered(Protocol):
-    """The problems that a row covers; None stands for any."""
+    """The problems of a row. None stands for any value.
+
+    ``k``, ``m``, ``g`` and ``v`` are the smallest and the largest size.
+    """
 
     @property
-    def op(self) -> str | None:
-        """One of OPS."""
-
+    def op(self) -> str | None: ...
     @property
-    def dtype(self) -> str | None:
-        """One of DTYPES."""
-
+    def dtype(self) -> str | None: ...
     @property
-    def align(self) -> int | None:
-        """One of ALIGNS."""
-
+    def align(self) -> int | None: ...
     @property
-    def k(self) -> tuple[int, int] | None:
-        """The smallest and the largest K."""
-
+    def k(self) -> tuple[int, int] | None: ...
     @property
-    def m(self) -> tuple[int, int] | None:
-        """The smallest and the largest M."""
-
+    def m(self) -> tuple[int, int] | None: ...
     @property
-    def g(self) -> tuple[int, int] | None:
-        """The smallest and the largest number of query heads that share keys."""
-
+    def g(self) -> tuple[int, int] | None: ...
     @property
-    def v(self) -> tuple[int, int] | None:
-        """The smallest and the largest head dimension of values."""
+    def v(self) -> tuple[int, int] | None: ...
 
 
 _LEAST_BLOCK = 16
-"""Blocks have at least this many elements along each dimension."""
+"""Minimum elements of a block along each dimension."""
 
 
 class Heads(NamedTuple):
     """Head dimensions of queries and keys, and of values, as blocks have them: powers of two.
 
-    ``rows`` counts the queries of all heads that share keys, which decoding has in one block.
+    ``rows`` counts the queries of all heads that share keys, which decoding has in a block.
     """
 
     k: int
@@ -106,28 +96,30 @@ class Heads(NamedTuple):
 
     @classmethod
     def of(cls, k: int, v: int, queries: int) -> Heads:
-        """The blocks for head dimensions, and for this number of queries of all heads that share keys."""
+        """Return the blocks for head dimensions, and for this number of queries of all heads that share keys."""
         return cls(_rounded(k), _rounded(v), _rounded(queries))
 
     @classmethod
     def of_problem(cls, problem: Problem) -> Heads:
-        """The blocks for an attention."""
+        """Return the blocks for an attention."""
         return cls.of(problem.k, problem.v, problem.m * problem.g)
 
     @classmethod
     def least(cls, covered: Covered) -> Heads:
-        """The blocks for the smallest heads that a row covers."""
+        """Return the blocks for the smallest heads a row covers."""
         k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
         return cls.of(k, v, m * g)
 
 
 def _rounded(size: int) -> int:
-    """The next power of two, at least _LEAST_BLOCK."""
+    """Return the next power of two, at least _LEAST_BLOCK."""
     return max(_LEAST_BLOCK, 1 << (size - 1).bit_length())
 
 
 class Complaint(NamedTuple):
-    """Why a config cannot be launched, and the field of the config that is wrong; empty if no single one is."""
+    """The reason why a config cannot be launched, and the field of the config that is wrong. Several may be; then it is
+    empty.
+    """
 
     reason: str
     field: str = ""
@@ -135,10 +127,10 @@ class Complaint(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """One kernel template: its name in tables, the ops that it computes, and its tunables.
+    """A kernel template: its name in tables, the ops it computes, and its tunables.
 
     ``parameters`` are in the order in which ``Config.params`` holds their values, the optional ones last. ``about``
-    says in a sentence what the kernel is, for the schema.
+    describes the kernel in a sentence, for the schema.
     """
 
     name: str
@@ -147,13 +139,13 @@ class Template:
     about: str = ""
 
     tiled = False
-    """Whether it is one Triton kernel whose tunables are blocks, stages and warps."""
+    """Whether it is a single Triton kernel whose tunables are blocks, stages and warps."""
     tma = False
     """Whether it loads its operands through tensor descriptors."""
     many_sms = False
     """Whether Inductor has it only on GPUs with many SMs."""
     stand_in = ""
-    """The kernel of ``compilation`` that has its blocks and its pipeline; empty if there is none."""
+    """The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -162,87 +154,76 @@ class Template:
 
     @cached_property
     def required(self) -> tuple[Parameter, ...]:
-        """The tunables that every config has."""
+        """The tunables every config has."""
         return tuple(parameter for parameter in self.parameters if parameter.default is None)
 
     def params(self, values: Mapping[str, int]) -> Params:
-        """The values of the tunables by name as ``Config.params`` has them: without defaults at the end."""
+        """Return the values of the tunables as ``Config.params`` has them: without defaults at the end."""
         params = [values.get(each.name, each.default) for each in self.parameters]
         while params and params[-1] == self.parameters[len(params) - 1].default:
             params.pop()
         return tuple(value for value in params if value is not None)
 
     def values(self, params: Params) -> dict[str, int]:
-        """The values of all tunables by name, defaults included, of a config with these ``Config.params``."""
+        """Return the values of all tunables by name, defaults included, of a config with these ``Config.params``."""
         defaults = {each.name: each.default for each in self.parameters if each.default is not None}
         return {**defaults, **dict(zip(self.names, params, strict=False))}
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Whether there is such a kernel for an architecture, whatever the tunables."""
+        """Return whether there is such a kernel for an architecture, whatever the tunables."""
         return architecture.gpu
 
     def constants(self, layout: str) -> str:
-        """The sizes that must be constants for Inductor to make the kernel that was timed: some of ``mnk``."""
-        del layout
+        """Return the sizes, some of ``mnk``, that must be constants for Inductor to make the kernel that was timed."""
         return ""
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """What keeps a config from being launched, whichever of the covered problems is asked for."""
-        del covered
+        """Yield reasons why a config cannot be launched, whichever of the covered problems is asked for."""
         for parameter, value in zip(self.parameters, params, strict=False):
             if value != parameter.default and not parameter.is_known_to(architecture):
-                reason = f"{architecture.name} has no such tunable (what has it: {parameter.architectures}...)"
+                reason = f"{architecture.name} has no such tunable (only {parameter.architectures}... has)"
                 yield Complaint(reason, parameter.name)
 
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """What keeps a config from being launched for one problem, as far as that depends on more than ``complaints``.
+        """Yield reasons why a config cannot be launched for a problem, besides those of ``complaints``.
 
         ``shared_memory`` is the device's in bytes, if it is known.
         """
-        del problem, params, architecture, shared_memory
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        """Whether a sweep may try a config on a problem."""
-        del params, problem, architecture
+        """Return whether a sweep may try a config on a problem."""
         return True
 
     def can_pay(self, problem: Problem) -> bool:
-        """Whether the kernel can be the fastest on a problem, whatever the tunables."""
-        del problem
+        """Return whether the kernel can be the fastest on a problem, whatever the tunables."""
         return True
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """What the final stage tries besides a config that was the fastest in a sweep."""
-        del params, problem, hardware
+        """Yield params the final stage tries besides a config that was the fastest in a sweep."""
         return iter(())
 
     def heads(self, covered: Covered) -> Heads | None:
-        """The heads for which ``stand_in`` is compiled; None for templates that are not of attention."""
-        del covered
+        """Return the heads for which ``stand_in`` is compiled. None for templates that are not of attention."""
         return None
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
-        """The constants of ``stand_in`` that are blocks or groups of blocks."""
-        del heads
+        """Return the constants of ``stand_in`` that are blocks or groups of blocks."""
         tunables = zip(self.names, params, strict=False)
         return {name.upper(): value for name, value in tunables if name.startswith(("block_", "group_"))}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """What a sweep tries on a problem of one of its ops."""
-        del problem, hardware
+        """Yield the params a sweep tries on a problem of its ops."""
         return iter(())
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """The least M, N and K that the config is not out of proportion to."""
-        del params
+        """Return the least M, N and K to which the config is not out of proportion."""
         return 1, 1, 1
 
     def k_split(self, params: Params) -> int:
-        """Into how many parts K is cut."""
-        del params
+        """Return the number of parts into which K is cut."""
         return 1
 
 
@@ -265,16 +246,16 @@ TILES = (
         option=True,
     ),
 )
-"""The tunables that every Triton GEMM has, in the order of the fields of Tiles."""
+"""The tunables every Triton GEMM has, in the order of the fields of Tiles."""
 
 GROUP_M = 8
-"""The group that a sweep and other tools' configs have; the final stage of ``collect`` tries others for the best."""
+"""The group in a sweep and in other tools' configs. The final stage of ``collect`` tries others for the best."""
 
 BLOCKS_K_OF_BYTES = (32, 64, 128, 256)
 """Matrix instructions take 32 elements of a byte, float8 and int8, along K."""
 
 PRECISE_BLOCK_K = 128
-"""Elements of float8 along K that tensor cores may add before the sum is added to one in float32, as libraries do."""
+"""Elements of float8 along K that tensor cores may add before the sum goes into a sum in float32, as in libraries."""
 
 
 class Tiles(NamedTuple):
@@ -289,28 +270,36 @@ class Tiles(NamedTuple):
 
     @classmethod
     def of(cls, params: Params) -> Tiles:
-        """The tiles of a config, without its optional tunables."""
+        """Return the tiles of a config, without its optional tunables."""
         return cls._make(params[: len(cls._fields)])
 
 
 def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
-    """Registers of 4 bytes that one thread needs for the accumulator."""
+    """Return the registers of 4 bytes a thread needs for the accumulator."""
     return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
 
 
 def registers(tiles: Tiles, architecture: Architecture) -> int | None:
-    """Registers that one thread may have, of which the accumulator must leave some; None where that is not known."""
+    """Return the registers a thread may have, of which the accumulator must leave some. None if not known."""
     if architecture.registers_per_thread is None or architecture.registers_per_block is None:
         return None
     threads = architecture.warp_size * tiles.num_warps
     return min(architecture.registers_per_thread, architecture.registers_per_block // threads)
 
 
+def register_complaints(tiles: Tiles, architecture: Architecture) -> Iterator[Complaint]:
+    """Complain about an accumulator that takes all registers of a thread."""
+    needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+    if limit is not None and needed >= limit:
+        reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
+        yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+
+
 def is_precise(block_k: int, variant: str) -> bool:
-    """Whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
+    """Return whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
     return block_k in BLOCKS_K_OF_BYTES and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
 
 
 def text(tiles: Tiles) -> str:
-    """As configs write them: ``128x128x64 g8 s4 w8``."""
+    """Return tiles as configs write them: ``128x128x64 g8 s4 w8``."""
     return "".join(f"{parameter.letter}{value}" for parameter, value in zip(TILES, tiles, strict=True))

@@ -1,4 +1,4 @@
-"""Inductor's Triton GEMMs: one kernel each, whose tunables are blocks, pipeline stages and warps."""
+"""Inductor's Triton GEMMs: a kernel each, whose tunables are blocks, pipeline stages and warps."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ from diode_lut.templates.template import (
     Params,
     Template,
     Tiles,
-    accumulator_registers,
     is_precise,
-    registers,
+    register_complaints,
     text,
 )
 
@@ -73,7 +72,7 @@ ROCM = (
         option=True,
     ),
 )
-"""The tunables of Triton's compiler for AMD GPUs; the defaults are Inductor's."""
+"""The tunables of Triton's compiler for AMD GPUs, with Inductor's defaults."""
 
 PARAMETERS = (*TILES, PAD, *ROCM)
 
@@ -81,13 +80,14 @@ _OF_BYTES = ("scaled_mm", "int_mm")
 """The ops whose elements are bytes."""
 
 _BARRIERS = 128
-"""Bytes that Inductor adds to what a kernel's blocks need; Triton takes up to 64 of them, on NVIDIA GPUs."""
+"""Bytes Inductor adds to those of a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
 
 _OTHER_GROUPS = (1, 4, 16)
-"""What the final stage tries besides GROUP_M."""
+"""The groups the final stage tries besides GROUP_M."""
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
-"""What the final stage tries on AMD GPUs, one at a time; Inductor's own are 0 waves, 16 rows and most often 2 steps."""
+"""The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
+steps."""
 
 _TMA_ROWS = 64
 """Minimum number of rows from which tensor descriptors save more than their set-up costs."""
@@ -98,8 +98,8 @@ _STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLO
 _FEW_ROWS, _LONG_ROW, _MORE_STAGES = 128, 128, (6, 8)
 """With up to 128 rows a GEMM waits for its loads of B. More stages hide that, of blocks with 128 bytes or more of K.
 
-On an H200 the best kernel with one of these stages was faster than the best with fewer: with 16 to 128 rows by 6 % in
-geometric mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
+On an H200 the best kernel with more stages was faster than the best with fewer: with 16 to 128 rows by 6 % in geometric
+mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
 """
 
 _WIDE_ROWS = 128
@@ -121,7 +121,7 @@ class TritonGemm(Template):
     stand_in = "gemm"
 
     def constants(self, layout: str) -> str:
-        """N and K, and M where A is column-major.
+        """Return N and K, and M if A is column-major.
 
         From constants Inductor and Triton derive that blocks divide K, how many steps there are along K, and which
         elements of A, B and C are next to each other. With one of these sizes as an argument, kernels took up to 1.47
@@ -131,27 +131,23 @@ class TritonGemm(Template):
         return "nk" if of_a == "n" else "mnk"
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """Bytes of shared memory for the blocks of A and B in each stage that takes some, and for barriers.
+        """Return the bytes of shared memory for blocks of A and B in each stage that takes some, and for barriers.
 
         ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
         """
-        del op
         stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
         blocks = stage * architecture.stages_in_memory(tiles.num_stages)
         barriers = _BARRIERS if architecture.triton == "cuda" else 0
         return blocks + blocks * architecture.padding_permille // 1000 + barriers
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Too many registers, too much shared memory, or a matrix instruction larger than a block."""
+        """Complain about registers, shared memory, and a matrix instruction larger than a block."""
         yield from super().complaints(params, covered, architecture)
         tiles, instruction = Tiles.of(params), self.values(params)["matrix_instr_nonkdim"]
         if instruction and (tiles.block_m % instruction or tiles.block_n % instruction):
             reason = f"{instruction} divides no block of {tiles.block_m}x{tiles.block_n}"
             yield Complaint(reason, "matrix_instr_nonkdim")
-        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
-        if limit is not None and needed >= limit:
-            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
-            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        yield from register_complaints(tiles, architecture)
         if covered.op in _OF_BYTES and tiles.block_k not in BLOCKS_K_OF_BYTES:
             allowed = ", ".join(map(str, BLOCKS_K_OF_BYTES))
             yield Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
@@ -164,7 +160,7 @@ class TritonGemm(Template):
             )
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Blocks in proportion to the problem, with stages and warps that they can use.
+        """Yield blocks in proportion to the problem, with stages and warps they can use.
 
         In float8, blocks of a matrix instruction's rows are tried on fewer rows, too: with 4 to 32 rows on an H200 they
         were 7 % faster than smaller ones in geometric mean of 96 scaled_mm with scales of rows (at most 49 %). In other
@@ -180,6 +176,9 @@ class TritonGemm(Template):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
                 continue
+            all_warps = (
+                (2, 4) if area <= 32 * 32 else (4,) if area < 64 * 128 else (4, 8) if area <= 128 * 128 else (8,)
+            )
             for block_k, stages in _depths(problem):
                 if area >= _MEDIUM_AREA and block_k * itemsize > 2 * _WIDE_ROWS:
                     continue
@@ -187,13 +186,13 @@ class TritonGemm(Template):
                     continue
                 if problem.op == "scaled_mm" and not is_precise(block_k, problem.variant):
                     continue
-                for warps in _warps(area):
+                for warps in all_warps:
                     yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
+        """Yield other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
 
-        The order cannot matter where all tiles are computed at once.
+        The order cannot matter if all tiles are computed at once.
         """
         tiles = Tiles.of(params)
         rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
@@ -205,7 +204,7 @@ class TritonGemm(Template):
             yield from (self.params({**values, name: value}) for name, value in _OTHER_COMPILER_OPTIONS)
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """Blocks are less than twice as large as the problem."""
+        """Return sizes for which blocks are less than twice as large as the problem."""
         tiles = Tiles.of(params)
         m, n, k = (
             1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
@@ -221,22 +220,20 @@ class PersistentTma(TritonGemm):
     stand_in = "persistent_tma_gemm"
 
     def constants(self, layout: str) -> str:
-        """None: tensor descriptors are made when the kernel starts, from constants or not."""
-        del layout
+        """Return none: tensor descriptors are made when the kernel starts, from constants or not."""
         return ""
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Where there are tensor descriptors."""
         return architecture.gpu and architecture.tma
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """As above, and the result's block with padding: in float32 where a bias or a scale follows, else as inputs."""
+        """Add the result's block with padding: in float32 if a bias or a scale follows, else as inputs."""
         item = 4 if op in ("addmm", "scaled_mm") else itemsize
         block = item * tiles.block_m * (tiles.block_n + 16 // item)
         return super().shared_memory(tiles, op, itemsize, architecture) + block
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """As above, and what tensor descriptors cannot describe."""
+        """Complain as above, and about operands tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if Tiles.of(params).num_warps == 2:
             yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
@@ -245,11 +242,10 @@ class PersistentTma(TritonGemm):
             yield Complaint(f"{self.name} needs an align of 16", "template")
 
     def can_pay(self, problem: Problem) -> bool:
-        """On aligned problems with enough rows."""
         return problem.align == 16 and problem.m >= _TMA_ROWS
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Of the above, large blocks on aligned problems with enough rows; scaled_mm has no such kernel with a bias."""
+        """Yield large blocks on aligned problems with enough rows. scaled_mm has no such kernel with a bias."""
         if problem.variant and Scaling.of(problem.variant).bias:
             return
         if self.can_pay(problem):
@@ -260,14 +256,14 @@ class PersistentTma(TritonGemm):
 
 
 def _blocks(size: int) -> list[int]:
-    """Blocks up to the first that covers the whole size."""
+    """Return blocks up to the first that covers the whole size."""
     return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
 
 
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Block sizes along K, with as many stages as there are steps, at least the fewest.
+    """Yield block sizes along K, with as many stages as there are steps, at least the fewest.
 
-    Blocks of bytes have the stages of those of half as many elements of two bytes.
+    Blocks of bytes have the stages of blocks of half as many elements of two bytes.
     """
     itemsize = ITEMSIZES[problem.dtype]
     shortest = BLOCKS_K_OF_BYTES[0] if itemsize == 1 else BLOCKS[0]
@@ -278,14 +274,6 @@ def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
             stages = (*stages, *_MORE_STAGES)
         steps = -(-problem.k // block_k)
         yield from ((block_k, each) for each in stages if each == stages[0] or each <= steps + 1)
-
-
-def _warps(area: int) -> tuple[int, ...]:
-    if area <= 32 * 32:
-        return (2, 4)
-    if area < 64 * 128:
-        return (4,)
-    return (4, 8) if area <= 128 * 128 else (8,)
 
 
 _ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
@@ -302,13 +290,13 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
 
 
 _GROUPED_BARRIERS = 128
-"""Bytes of shared memory besides the tiles, at most."""
+"""Maximum bytes of shared memory besides the tiles."""
 
 _FROM_MEMORY = 64
-"""Rows of a block from which the tensor cores of sm_90 read operands from shared memory."""
+"""From this number of rows of a block, the tensor cores of sm_90 read operands from shared memory."""
 
 _FEW, _MANY = 32, 128
-"""Rows of a group: up to _FEW, reading B is all that takes time; from _MANY, small tiles only lose."""
+"""Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose."""
 
 _GROUPED_LARGE_AREA = 128 * 256
 
@@ -322,25 +310,24 @@ class GroupedMm(Template):
     stand_in = "persistent_tma_gemm"
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """On NVIDIA's with tensor descriptors."""
         return architecture.triton == "cuda" and architecture.tma
 
     def tiles(self, params: Params) -> Tiles:
-        """The tunables as those of a GEMM; tiles are not in groups for the cache."""
+        """Return the tunables as those of a GEMM. Tiles are not in groups for the cache."""
         block_m, block_n, block_k, stages, warps = params
         return Tiles(block_m, block_n, block_k, 1, stages, warps)
 
     def shared_memory(self, params: Params, itemsize: int) -> int:
-        """Bytes of shared memory that the kernel takes at most; ``itemsize`` is in bytes.
+        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
 
-        Where tensor cores take operands from registers, one stage is there.
+        If tensor cores take operands from registers, a stage is there.
         """
         tiles = self.tiles(params)
         stages = max(1, tiles.num_stages - (tiles.block_m < _FROM_MEMORY))
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Too many registers, too much shared memory, or rows that tensor descriptors cannot describe."""
+        """Complain about registers, shared memory, and rows tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if covered.align == 2:
             yield Complaint(f"{self.name} needs an align of 16", "template")
@@ -349,12 +336,9 @@ class GroupedMm(Template):
     def faults(
         self, params: Params, itemsize: int, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """What keeps a config from being launched; ``shared_memory`` is the device's in bytes, if it is known."""
+        """Yield faults of a config. ``shared_memory`` is the device's in bytes, if it is known."""
         tiles = self.tiles(params)
-        needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
-        if limit is not None and needed >= limit:
-            reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
-            yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")
+        yield from register_complaints(tiles, architecture)
         memory, allowed = self.shared_memory(params, itemsize), shared_memory or architecture.shared_memory
         if allowed is not None and memory > allowed:
             yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
@@ -362,54 +346,32 @@ class GroupedMm(Template):
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Those for the problem's dtype."""
         return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
-        """Tiles are not in groups."""
+        """Add that tiles are not in groups."""
         return {**super().blocks(params, heads), "GROUP_M": 1}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Blocks in proportion to the rows of a group, with few stages and with as many as fit."""
-        memory = architecture(hardware.arch).shared_memory
-        rows = -(-problem.m // problem.b)
-        for block_m in _blocks_of(rows):
-            for block_n, block_k in _tiles(block_m, rows):
-                for stages in self._depths((block_m, block_n, block_k), problem, memory):
-                    yield from (
-                        (block_m, block_n, block_k, stages, warps) for warps in _grouped_warps(block_m * block_n)
-                    )
-
-    def _depths(self, blocks: tuple[int, int, int], problem: Problem, memory: int | None) -> list[int]:
-        """Two numbers of stages that fit in ``memory`` bytes; deep pipelines where reading B is all that takes time."""
-        wanted = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
-        itemsize = ITEMSIZES[problem.dtype]
-        needed = {each: self.shared_memory((*blocks, each, 4), itemsize) for each in wanted}
-        return [each for each in wanted if memory is None or needed[each] <= memory][-2:]
-
-
-def _blocks_of(rows: int) -> tuple[int, ...]:
-    """Blocks of rows for groups of this many rows on average; some groups have more."""
-    if rows <= 16:
-        return (16, 32)
-    if rows <= 32:
-        return (32, 64)
-    return (32, 64, 128) if rows < _MANY else (64, 128)
-
-
-def _tiles(block_m: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Blocks along N and K."""
-    steps = (64, 128, 256) if block_m <= _FEW else (64, 128)
-    for block_n in (64, 128, 256):
-        if rows >= _MANY and block_m * block_n < 64 * 128:
-            continue
-        yield from ((block_n, block_k) for block_k in steps if block_n * block_k < 256 * 256)
-
-
-def _grouped_warps(area: int) -> tuple[int, ...]:
-    if area >= _GROUPED_LARGE_AREA:
-        return (8,)
-    return (4, 8) if area >= 128 * 128 else (4,)
+        """Yield blocks in proportion to the rows of a group, with few stages and with as many as fit."""
+        memory, itemsize = architecture(hardware.arch).shared_memory, ITEMSIZES[problem.dtype]
+        rows = -(-problem.m // problem.b)  # on average
+        blocks_m = (64, 128) if rows >= _MANY else (32, 64, 128) if rows > 32 else (32, 64) if rows > 16 else (16, 32)
+        pipelines = (3, 4, 6) if problem.m <= _FEW * problem.b else (3, 4)
+        for block_m, block_n in product(blocks_m, (64, 128, 256)):
+            area = block_m * block_n
+            if rows >= _MANY and area < 64 * 128:
+                continue
+            all_warps = (8,) if area >= _GROUPED_LARGE_AREA else (4, 8) if area >= 128 * 128 else (4,)
+            for block_k in (64, 128, 256) if block_m <= _FEW else (64, 128):
+                if block_n * block_k >= 256 * 256:
+                    continue
+                needed = {
+                    each: self.shared_memory((block_m, block_n, block_k, each, 4), itemsize) for each in pipelines
+                }
+                fitting = [each for each in pipelines if memory is None or needed[each] <= memory]
+                for stages, warps in product(fitting[-2:], all_warps):
+                    yield block_m, block_n, block_k, stages, warps
 
 
 TRITON_GROUPED_MM = GroupedMm(

@@ -33,7 +33,7 @@ assert get_algorithm_selector_cache().preprocessing_fns[-1].__module__.startswit
 
 
 ONCE = """
-from diode_lut.hook.install import filter_choices
+from diode_lut.hook.patches import filter_choices
 assert get_algorithm_selector_cache().preprocessing_fns.count(filter_choices) == 1
 """
 
@@ -150,7 +150,7 @@ def test_factory_stays_itself(after_inductor: Forks) -> None:
     """
     program = """
 import copy, pickle, sys, diode_lut, torch._inductor.config
-from diode_lut.hook.install import FACTORY
+from diode_lut.hook.patches import FACTORY
 assert copy.deepcopy(FACTORY) is FACTORY
 assert "diode_lut.snapshot" not in sys.modules
 before = pickle.dumps(FACTORY)
@@ -165,7 +165,7 @@ assert pickle.loads(before) is FACTORY
 
 def test_repro_script_names_the_factory(after_torch: Forks) -> None:
     """What Inductor writes into its repro scripts for the hook can be run; torch 2.11 writes the factory's name."""
-    named = "from diode_lut.hook import install as i; assert getattr(i, i.FACTORY.__name__) is i.FACTORY"
+    named = "from diode_lut.hook import patches as i; assert getattr(i, i.FACTORY.__name__) is i.FACTORY"
     program = f"import diode_lut, torch, torch._inductor.config as c; exec(c.codegen_config()); {named}"
     done = after_torch.run("-c", program)
     assert done.returncode == 0, done.stderr

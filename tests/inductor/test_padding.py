@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
-from diode_lut.hook.install import PaddingQuestion
+from diode_lut.hook.patches import PATCHES, replacement
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.receipts import recorder
@@ -58,7 +58,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ops.append(op.__name__)
         return True
 
-    monkeypatch.setattr(pad_mm, "_should_pad", PaddingQuestion(benchmark))
+    patch = next(patch for patch in PATCHES if patch.name == "_should_pad")
+    monkeypatch.setattr(pad_mm, "_should_pad", replacement(patch, benchmark))
     return ops
 
 

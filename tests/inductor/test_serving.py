@@ -19,8 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import diode_lut
 from diode_lut.hardware import detect_hardware
-from diode_lut.hook.install import FACTORY, complete_factors
+from diode_lut.hook.patches import FACTORY
 from diode_lut.hook.switch import cache_identity
+from diode_lut.startup import plugin
 from tests.fake_cuda import lower
 from tests.forks import ROOT, Forks
 from tests.inductor.test_dynamic import SMALL_AND_LARGE, UNBACKED, B, Rows, mm_at
@@ -137,12 +138,14 @@ def test_a_graph_that_is_compiled_as_vllm_does(
 
 
 @pytest.mark.parametrize("arguments", [(), (False,)], ids=["of earlier releases", "of vLLM 0.33"])
-def test_the_key_of_vllms_own_cache(arguments: tuple[bool, ...], table_file: Callable[..., Path]) -> None:
+def test_the_key_of_vllms_own_cache(
+    arguments: tuple[bool, ...], table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It follows what answers depend on, in releases that hash Inductor's configuration and in those that do not."""
     interface = ModuleType("vllm.compilation.compiler_interface")
     vars(interface)["get_inductor_factors"] = cache(lambda *_: ["the system", "PyTorch"])
-    complete_factors(interface)
-    complete_factors(interface)
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    plugin(), plugin()
     key: Callable[[], str] = lambda: str(vars(interface)["get_inductor_factors"](*arguments))  # noqa: E731
     config: Callable[[], str] = lambda: str(inductor_config.save_config_portable())  # noqa: E731
     before, other = (key(), config(), repr(FACTORY)), {"tables": (str(table_file("other.json")),), "min_gain": 0.5}
@@ -151,10 +154,11 @@ def test_the_key_of_vllms_own_cache(arguments: tuple[bool, ...], table_file: Cal
     assert before[0].count("the system") == 1
     with diode_lut.config.patch(**other):
         assert [key() != before[0], config() != before[1], repr(FACTORY) != before[2]] == [True] * 3
-    complete_factors(ModuleType("of another release"))
+    monkeypatch.setitem(sys.modules, interface.__name__, ModuleType(interface.__name__))
+    plugin()
 
 
-FACTORY_AS_TEXT = "from diode_lut.hook.install import FACTORY; print(repr(FACTORY))"
+FACTORY_AS_TEXT = "from diode_lut.hook.patches import FACTORY; print(repr(FACTORY))"
 
 
 def test_the_factory_is_the_same_text_in_every_process(after_inductor: Forks) -> None:
@@ -172,7 +176,7 @@ warnings.simplefilter("error")
 plugin = EntryPoint(*sys.argv[1:]).load()
 plugin(), plugin()
 from torch._inductor import config
-from diode_lut.hook.install import FACTORY
+from diode_lut.hook.patches import FACTORY
 assert config.inductor_choices_class is FACTORY
 """
 
@@ -185,11 +189,11 @@ GROUPS = ["vllm.general_plugins", "sglang.srt.plugins", "sglang.multimodal_gen.p
 def test_the_plugin_arms_the_hook(group: str, state: str, after_torch: Forks, after_inductor: Forks) -> None:
     """The entry point arms the hook in a worker, however often it is called, and says nothing."""
     forks = after_torch if state == "torch imported" else after_inductor
-    done = forks.run("-c", AS_A_SERVER, *plugin(group))
+    done = forks.run("-c", AS_A_SERVER, *entry_point(group))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def plugin(group: str) -> tuple[str, str, str]:
+def entry_point(group: str) -> tuple[str, str, str]:
     """The entry point that pyproject.toml installs in this group: its name, value and group."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     ((name, value),) = re.findall(rf'\[project.entry-points."{group}"\]\n(\w+) = "([\w.:]+)"', text)

@@ -24,13 +24,13 @@ def main(directory: Path) -> dict[str, list[Any]]:
 
     import diode_lut
     from diode_lut import probe
-    from diode_lut.hook.probe import begin
+    from diode_lut.hook.patches import install_probe
     from diode_lut.programs.trace import read_traces
 
     table = directory / "rows.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": ROWS}), encoding="utf-8")
     os.environ[probe.VARIABLE] = f"{probe.TRACED}{directory}"
-    begin(torch._inductor.config)
+    install_probe(torch._inductor.config)
 
     def function(x: Any, w: Any, heads: Any) -> Any:
         return (x @ w).relu(), torch.bmm(heads, heads)

@@ -239,7 +239,7 @@ def test_the_file_of_another_process_with_this_number_stays(name: str, tmp_path:
 
 def test_a_stranger_that_locks_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process waits for a while, then writes a file that no other process chooses."""
-    monkeypatch.setattr(locks, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(locks, "_ALONE_S", 0.01)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")):

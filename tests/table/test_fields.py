@@ -62,7 +62,7 @@ def test_rocm_tunables_are_for_amd_gpus(table_file: TableFile) -> None:
     assert CliRunner().invoke(main, ["check", str(amd)]).exit_code == 0
     found = CliRunner().invoke(main, ["check", str(table_file("nvidia.json", row))]).output
     for name in tunables:
-        assert f".configs[0].{name}: sm_90 has no such tunable (what has it: gfx...)" in found
+        assert f".configs[0].{name}: sm_90 has no such tunable (only gfx... has)" in found
 
 
 def test_the_row_of_an_epilogue_answers_before_that_of_any(table_file: TableFile) -> None:
