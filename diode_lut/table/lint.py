@@ -170,7 +170,7 @@ def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:
 def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
     """Say why Inductor never pads for a config with this ``pad``."""
     if entry.op is not None and entry.op not in PADDED_OPS:
-        yield f"Inductor does not pad {entry.op} (what it pads: {', '.join(PADDED_OPS)})"
+        yield f"Inductor does not pad {entry.op} (it pads: {', '.join(PADDED_OPS)})"
         return
     if entry.epilogue not in (None, NO_EPILOGUE):
         yield "a kernel with an epilogue in it takes operands as they are"
@@ -180,9 +180,7 @@ def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
     multiples = sorted(set(map(pad_multiple, dtypes)))
     if pad not in multiples:
         padded_to = " or ".join(map(str, multiples))
-        yield (
-            f"Inductor does not pad {entry.dtype or 'any dtype'} to multiples of {pad} ({padded_to} is what it pads to)"
-        )
+        yield (f"Inductor does not pad {entry.dtype or 'any dtype'} to multiples of {pad} (it pads to {padded_to})")
     sizes = entry.m, entry.n, entry.k
     if all(size is not None and is_point(size) and all(x == 1 or x % pad == 0 for x in size) for size in sizes):
         yield f"m, n and k are multiples of {pad} already, so that nothing is padded"

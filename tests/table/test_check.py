@@ -154,9 +154,9 @@ def test_padding_that_never_happens_is_reported(good: str, save: Save) -> None:
         {"op": "addmm", "epilogue": "light", "configs": [ATEN, padded]},
     ]
     assert _check(save, good, *rows) == [
-        "entries[0].configs[0].pad: Inductor does not pad baddbmm (what it pads: mm, addmm, bmm)",
-        "entries[1].configs[0].pad: Inductor does not pad float32 to multiples of 8 (4 is what it pads to)",
-        "entries[2].configs[0].pad: Inductor does not pad any dtype to multiples of 16 (4 or 8 is what it pads to)",
+        "entries[0].configs[0].pad: Inductor does not pad baddbmm (it pads: mm, addmm, bmm)",
+        "entries[1].configs[0].pad: Inductor does not pad float32 to multiples of 8 (it pads to 4)",
+        "entries[2].configs[0].pad: Inductor does not pad any dtype to multiples of 16 (it pads to 4 or 8)",
         "entries[3].configs[0].pad: m, n and k are multiples of 8 already, so that nothing is padded",
         "entries[6].configs[1].pad: a kernel with an epilogue in it takes operands as they are",
     ]
