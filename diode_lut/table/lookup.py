@@ -166,8 +166,10 @@ ROW_STEPS = 1_000_000
 """Steps for one row, so that a few rows do not use up the steps of all others."""
 STEP_ROWS = 128
 """Number of rows that a step compares with another row."""
-PIECE_STEPS = 50
+PIECE_STEPS = 100
 """Steps for each piece of the problems of a row."""
+PART_STEPS = 4
+"""Steps for each row that may cover some of them."""
 
 
 class ExhaustedError(Exception):
@@ -365,7 +367,7 @@ def _is_covered(row: Entry, others: Sequence[Entry], effort: Effort) -> bool:
         for dtype, n_align in product(DOMAINS[op].dtypes if row.dtype is None else (row.dtype,), classes):
             whole = _part(row, op, dtype, n_align)
             if whole is not None:
-                effort.spend(len(others))
+                effort.spend(PART_STEPS * len(others))
                 parts = (_part(other, op, dtype, n_align) for other in others)
                 if not _fill(whole, [part for part in parts if part is not None], effort):
                     return False
