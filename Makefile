@@ -9,8 +9,6 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 # With byte code, also where the environment says otherwise: tests start many interpreters, and take 3 minutes less.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
-# One compile at a time in each of pytest's processes, and no trials of the C++ compiler, 12 s in each cold process.
-INDUCTOR := OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 TORCHINDUCTOR_VEC_ISA_OK=1
 
 # Where make test-lowest has its packages.
 LOWEST := .venv/lowest
@@ -18,14 +16,18 @@ LOWEST := .venv/lowest
 # Tests of reports open them in it.
 BROWSER := /usr/bin/chromedriver
 
-.PHONY: test pytest test-lowest test-versions demo bench lint ruff mypy format
+.PHONY: test test-all pytest test-lowest test-versions demo bench lint ruff words mypy format
 
 # mypy takes 18 s of CPU time in a fresh clone, so it runs beside the tests.
-test: ruff $(BROWSER)
+test: ruff words
+	@$(MAKE) --no-print-directory --jobs=2 mypy pytest MARKED="not slow"
+
+# With the tests that are marked slow, and with more examples where these are drawn.
+test-all: ruff words $(BROWSER)
 	@$(MAKE) --no-print-directory --jobs=2 mypy pytest
 
 pytest: $(READY)
-	$(INDUCTOR) $(RUN) -m pytest $(PYTEST_FLAGS)
+	$(RUN) -m pytest -m "$(MARKED)" $(PYTEST_FLAGS)
 
 # With the lowest release of each package that a user may have, and without torch: tables, datasets and the commands.
 test-lowest: $(LOWEST)/.ready
@@ -33,7 +35,7 @@ test-lowest: $(LOWEST)/.ready
 
 # All releases of PyTorch, or make test-versions VERSIONS="2.11 2.15".
 test-versions: $(READY)
-	$(INDUCTOR) PYTEST_ADDOPTS="$(PYTEST_FLAGS)" $(RUN) tools/test_versions.py $(VERSIONS)
+	PYTEST_ADDOPTS="$(PYTEST_FLAGS)" $(RUN) tools/test_versions.py $(VERSIONS)
 
 demo: $(READY)
 	$(RUN) -u tools/demo.py
@@ -46,11 +48,15 @@ bench: $(READY)
 	$(RUN) tools/bench_commands.py
 	$(RUN) tools/bench_startup.py
 
-lint: ruff mypy
+lint: ruff words mypy
 
 ruff: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+# Words that cost a second reading, in docstrings.
+words: $(READY)
+	$(RUN) tools/check_words.py
 
 mypy: $(READY)
 	$(RUN) -m mypy

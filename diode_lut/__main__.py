@@ -1,4 +1,4 @@
-"""``python -m diode_lut``; in a clone that is not installed it says what to install."""
+"""Run ``python -m diode_lut``. In a clone without its requirements, say how to install them."""
 
 from __future__ import annotations
 

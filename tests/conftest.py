@@ -59,15 +59,15 @@ NEEDING_TORCH = (
     "test_not_files.py",
     "test_ranks.py",
 )
-"""What only ``make test`` runs, not ``make test-lowest``, whose packages do not include torch and a browser."""
+"""What ``make test-lowest`` leaves out: its packages do not include torch and a browser."""
 
 collect_ignore = [] if find_spec("torch") else list(NEEDING_TORCH)
 
 # Nothing is judged by the clock; and fixtures of a test function hold nothing that an example would change
 settings.register_profile(
-    "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "all", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-settings.load_profile("tests")
+settings.register_profile("quick", settings.get_profile("all"), max_examples=25)
 
 # The tables that developers have tuned for themselves are not those of the tests
 os.environ["XDG_CONFIG_HOME"] = os.devnull
@@ -75,7 +75,15 @@ os.environ["XDG_CONFIG_HOME"] = os.devnull
 STARTUP = [str(Path(sitecustomize.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 os.environ["PYTHONPATH"] = os.pathsep.join(STARTUP)
 
-# Inductor's compiler is one that remembers, for this run of pytest and all processes that it starts
+# A thread that waits for another, on a busy machine, makes a matmul a thousand times slower than ``collect`` believes
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One compile at a time in each process, and no trials of the C++ compiler, which take 12 s in each cold process
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+# Inductor's compiler is one that remembers, for this run of pytest and all processes that it starts. Precompiled
+# headers cost each process that compiles C++ more than they save it.
+os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 if "CXX" not in os.environ and shutil.which("g++") and shutil.which("bash"):
     os.environ["CXX"] = str(Path(__file__).parent / "compiler" / "g++")
     KEPT_LIBRARIES = tempfile.TemporaryDirectory(prefix="diode-lut-compiled-")
@@ -167,6 +175,11 @@ def python(after_inductor: Forks, tmp_path_factory: pytest.TempPathFactory) -> P
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {fork}"$@"\n')
     path.chmod(0o755)
     return path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw a quarter of the examples where slow tests are left out."""
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""What hypothesis draws: rows, tables and problems."""
+"""What hypothesis draws, and how much of it: rows, tables and problems."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -27,6 +28,11 @@ from diode_lut.problem import (
 )
 from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.templates.config import TEMPLATES, Config
+
+
+def share(examples: int) -> int:
+    """Return how many examples to draw: all in ``make test-all``, a quarter in ``make test``."""
+    return examples * settings.default.max_examples // 100
 
 
 @dataclass(repr=False)

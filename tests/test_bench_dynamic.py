@@ -23,6 +23,7 @@ def lines_in(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_layers_are_compiled_once_and_for_each_size(tmp_path: Path) -> None:
     """All ways give right results; those with a dynamic size take one compile, the others one for each size."""
     measure_layers(out := tmp_path / "decode.jsonl", 1000, device="cpu", tiny=True)
@@ -68,6 +69,7 @@ def test_a_size_that_no_dispatch_has(
     assert "--dispatch takes --sizes from 2 to 4096" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_family_that_does_not_compile_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

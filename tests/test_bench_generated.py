@@ -6,6 +6,7 @@ import pytest
 from modelbench.corpus import PROGRAMS, build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_can_be_built(name: str) -> None:
     """One of transformers or timm only where it is installed."""

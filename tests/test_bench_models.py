@@ -60,6 +60,7 @@ def in_forks(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(python))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_forks")
 def test_a_tiny_model_is_compiled_and_timed(tmp_path: Path) -> None:
     """A compile begins with an empty cache, and is then timed from that cache; a second run finds all done."""
@@ -73,6 +74,7 @@ def test_a_tiny_model_is_compiled_and_timed(tmp_path: Path) -> None:
     assert list(read([tmp_path / "results.jsonl"])) == [compile_, run]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_forks")
 def test_results_say_their_conditions(tmp_path: Path) -> None:
     """What is compiled without waiting for Inductor's compile workers says so, and what several GPUs share."""

@@ -22,6 +22,7 @@ def line(op: str, about: str, ms: dict[str, float], **fields: Any) -> dict[str, 
     return {"case": f"{op}: {about}", "op": op, "today": ["library"], "ms": ms, "difference": right, **fields}
 
 
+@pytest.mark.slow
 def test_each_op_is_computed_in_all_ways(tmp_path: Path) -> None:
     """Each op has a time, kernels and a small difference for each way but Triton's; a second run finds all done."""
     measure(TINY, out := tmp_path / "other.jsonl", 1000, "cpu", "known")

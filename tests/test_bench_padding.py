@@ -30,6 +30,7 @@ def run(python: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
+@pytest.mark.slow
 def test_each_compile_is_a_line(run: Callable[..., str], tmp_path: Path) -> None:
     """Both compiles are in the results, with a decision, a time and a small error; a second run finds all done."""
     printed = run(out := tmp_path / "padding.jsonl")

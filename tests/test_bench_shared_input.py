@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bench_shared_input import PROLOGUE_WAYS, SHARED_WAYS, measure, table, tiny_cases
 from modelbench.ways import read
 
 
+@pytest.mark.slow
 def test_all_ways_give_the_same_results(tmp_path: Path) -> None:
     """Each case has a time, the number of kernels and a small error for each way; a second run finds all done."""
     out = tmp_path / "shared.jsonl"

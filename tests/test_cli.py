@@ -15,7 +15,8 @@ import click
 import pytest
 
 import diode_lut
-from diode_lut.cli import COMMANDS, exit_code
+from diode_lut.cli import COMMANDS
+from diode_lut.cli.output import exit_code
 from diode_lut.errors import CollectError, DatasetError, HardwareError, ProblemError, SettingError, TableError
 from tests.commands import call
 
@@ -50,15 +51,16 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_there(name: str) -> None:
+def test_every_command_is_there() -> None:
     """Each command in the list exists, goes by that name, and says in its help what it does."""
-    module, _, attribute = COMMANDS[name].partition(":")
-    command = getattr(import_module(module), attribute)
-    assert isinstance(command, click.Command)
-    assert command.name == name
-    assert command.help
-    assert [param.name for param in command.params if isinstance(param, click.Option) and not param.help] == []
+    for name, place in COMMANDS.items():
+        module, _, attribute = place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), name
+        assert command.name == name
+        assert command.help, name
+        silent = [param.name for param in command.params if isinstance(param, click.Option) and not param.help]
+        assert silent == [], name
 
 
 def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:

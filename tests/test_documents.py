@@ -9,7 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -142,8 +143,17 @@ PREPARATIONS: dict[str, Callable[[Path], None]] = {
 }
 
 
+def runnable() -> Iterator[Any]:
+    """The documents with blocks to run; those that compile are slow."""
+    for document in (README, *PAGES):
+        script = "".join(block.script for block in blocks(document))
+        if script:
+            marks = [pytest.mark.slow] if "torch.compile" in script else []
+            yield pytest.param(document, id=document.name, marks=marks)
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq")
-@pytest.mark.parametrize("document", [README, *PAGES], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", list(runnable()))
 def test_blocks_run_as_written(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: Path) -> None:
     """A document's commands and programs run one after the other, and what is shown as output is in theirs."""
     found = blocks(document)
@@ -189,10 +199,10 @@ def test_few_blocks_are_not_run() -> None:
     assert {name: count for name, count in marked.items() if count} == NOT_RUN
 
 
-@pytest.mark.parametrize("document", [README, *PAGES], ids=lambda path: path.name)
-def test_blocks_that_are_not_run_can_be_typed(document: Path) -> None:
+def test_blocks_that_are_not_run_can_be_typed() -> None:
     """Commands in these blocks, and in those for continuous integration, exist and have the options that are given."""
-    text = "".join(block.text for block in blocks(document) if block.left_out or block.kind == "yaml")
+    found = (block for document in (README, *PAGES) for block in blocks(document))
+    text = "".join(block.text for block in found if block.left_out or block.kind == "yaml")
     for line in re.findall(r"(?:python -m diode_lut|run: diode-lut|^ +diode-lut) ([^|>\n]*)", text, flags=re.MULTILINE):
         name, *arguments = shlex.split(line)
         command = command_of(name)
@@ -206,20 +216,22 @@ def command_of(name: str) -> click.Command:
     return command
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_is_explained(name: str) -> None:
+def test_every_command_and_option_is_explained() -> None:
     """commands.md has a line for each command, with a link to the section that has all of its options."""
-    link = re.search(rf"^\| \[`{name}`\]\(([\w-]+\.md)#([\w-]+)\) \|", COMMANDS_PAGE.read_text(), flags=re.MULTILINE)
-    assert link is not None
-    section = sections(ROOT / "docs" / link[1])[link[2]]
-    options = [param for param in command_of(name).params if isinstance(param, click.Option)]
-    assert [each.opts[0] for each in options if not re.search(rf"(?<![\w-]){each.opts[0]}(?![\w-])", section)] == []
+    for name in COMMANDS:
+        row = rf"^\| \[`{name}`\]\(([\w-]+\.md)#([\w-]+)\) \|"
+        link = re.search(row, COMMANDS_PAGE.read_text(), flags=re.MULTILINE)
+        assert link is not None, name
+        section = sections(ROOT / "docs" / link[1])[link[2]]
+        options = [param.opts[0] for param in command_of(name).params if isinstance(param, click.Option)]
+        missing = [option for option in options if not re.search(rf"(?<![\w-]){option}(?![\w-])", section)]
+        assert missing == [], name
 
 
-@pytest.mark.parametrize("name", [*_SETTINGS, "autoregister"])
-def test_every_setting_is_explained(name: str) -> None:
+def test_every_setting_is_explained() -> None:
     """Each setting has its line, with the environment variable."""
-    assert f"| `DIODE_LUT_{name.upper()}` |" in sections(ROOT / "docs" / "hook.md")["settings"]
+    section = sections(ROOT / "docs" / "hook.md")["settings"]
+    assert [name for name in (*_SETTINGS, "autoregister") if f"| `DIODE_LUT_{name.upper()}` |" not in section] == []
 
 
 def test_every_function_is_explained() -> None:
@@ -229,16 +241,17 @@ def test_every_function_is_explained() -> None:
     assert [name for name in functions if f"| `{name}(" not in section] == []
 
 
-@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *PAGES, ROOT / "tables" / "README.md"], ids=lambda p: p.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_lead_somewhere() -> None:
     """Links to files and sections of the repository are right."""
-    targets: list[Any] = re.findall(r"\]\(([^)]+)\)", document.read_text(encoding="utf-8"))
-    for target in targets:
-        if not target.startswith("https://"):
-            path, _, anchor = target.partition("#")
-            linked = document.parent / path if path else document
-            assert linked.exists(), target
-            assert not anchor or anchor in sections(linked), target
+    anchors = cache(sections)
+    for document in (*ROOT.glob("*.md"), *PAGES, ROOT / "tables" / "README.md"):
+        targets: list[Any] = re.findall(r"\]\(([^)]+)\)", document.read_text(encoding="utf-8"))
+        for target in targets:
+            if not target.startswith("https://"):
+                path, _, anchor = target.partition("#")
+                linked = document.parent / path if path else document
+                assert linked.exists(), (document.name, target)
+                assert not anchor or anchor in anchors(linked), (document.name, target)
 
 
 def test_every_page_is_listed() -> None:

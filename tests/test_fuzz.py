@@ -8,6 +8,8 @@ import pytest
 from fuzz_readers import fuzz
 from readers import readers
 
+from tests.strategies import share
+
 NAMES = (
     "table",
     "check",
@@ -36,7 +38,7 @@ EXCHANGED = (
 @pytest.mark.parametrize("name", [*NAMES, *EXCHANGED])
 def test_nothing_but_our_own_errors_comes_out(tmp_path: Path, name: str) -> None:
     """Whatever is in a file, it is read, or refused with an error of our own, soon."""
-    assert fuzz(tmp_path, name, readers(tmp_path)[name], 80_000, seed=1) == []
+    assert fuzz(tmp_path, name, readers(tmp_path)[name], share(80_000), seed=1) == []
 
 
 def test_no_reader_is_left_out(tmp_path: Path) -> None:

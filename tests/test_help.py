@@ -38,14 +38,21 @@ def test_the_overview_has_every_command_in_its_group() -> None:
     assert re.search(r"Documentation: \S+/docs", shown)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_a_command_names_its_documentation(name: str) -> None:
+def test_without_arguments_the_first_commands_to_try_come_first() -> None:
+    """These are on programs of the user's own, before the list of all commands."""
+    begin, _, rest = call().output.partition("Run programs:")
+    assert re.findall(r"diode-lut (\w+) -- python train.py", begin) == ["run", "tune", "compare"]
+    assert "  build " in rest
+
+
+def test_the_help_of_a_command_names_its_documentation() -> None:
     """It ends with the file and the section, which docs/commands.md links to as well."""
-    link = re.search(rf"^\| \[`{name}`\]\((\S+)\) \|", COMMANDS_PAGE.read_text(), flags=re.MULTILINE)
-    assert link is not None
-    shown = call(name, "--help").stdout
-    assert shown.endswith(f"\n  Documentation: {documents_directory()}/{link[1]}\n")
-    assert call(name, "--help").stdout == shown
+    for name in COMMANDS:
+        link = re.search(rf"^\| \[`{name}`\]\((\S+)\) \|", COMMANDS_PAGE.read_text(), flags=re.MULTILINE)
+        assert link is not None, name
+        shown = call(name, "--help").stdout
+        assert shown.endswith(f"\n  Documentation: {documents_directory()}/{link[1]}\n"), name
+        assert call(name, "--help").stdout == shown
 
 
 def test_only_formats_that_a_command_takes_are_listed() -> None:
@@ -59,7 +66,7 @@ def test_only_formats_that_a_command_takes_are_listed() -> None:
     [
         ("colect", "did you mean collect?"),
         ("lookup", "did you mean explain?"),
-        ("help", "did you mean --help, alone or behind a command?"),
+        ("help", "did you mean --help, alone or after a command?"),
         ("xyzzy", "--help lists all commands"),
     ],
 )
@@ -75,6 +82,7 @@ def test_a_misspelt_command_gets_the_nearest(typed: str, remedy: str) -> None:
         ("entries[?op==bmm]", 'no field is called bmm: a text is written `"bmm"`'),
         ('entries[?op=="bmm"]', 'no field is called bmm: a text is written `"bmm"`'),
         ("entries[?m[1] < 64]", "numbers are written in backquotes: `64`"),
+        ("entries[?m > `64`]", "m is a list, which has no order with a number: write m[0] or m[1]"),
     ],
 )
 def test_query_says_how_to_quote(expression: str, hint: str) -> None:
@@ -104,6 +112,23 @@ def test_query_says_why_it_finds_nothing(expression: str, note: str) -> None:
     """A field or a value that is not in the file is named where nothing is found, and that is no error."""
     result = call("query", "nvidia-h200", expression)
     assert (result.exit_code, result.stderr) == (0, note)
+
+
+@pytest.mark.parametrize(
+    ("expression", "code"),
+    [("entries", 0), ("length(entries)", 0), ("entries[?m[0] < `0`]", 1), ("nothing", 1), ("`1` == `2`", 1)],
+)
+def test_query_says_by_its_exit_code_whether_it_finds_something(expression: str, code: int, table_file: Write) -> None:
+    """With ``-e``, null, false and an empty list are 1; without it they are 0."""
+    path = table_file("x.json", {"op": "mm", "configs": [{"template": "aten"}]})
+    assert (call("query", "-e", path, expression).exit_code, call("query", path, expression).exit_code) == (code, 0)
+
+
+def test_query_searches_notes_where_rows_have_none(table_file: Write) -> None:
+    """A row without a note contains no text in it."""
+    aten = [{"template": "aten"}]
+    path = table_file("x.json", {"op": "mm", "configs": aten}, {"op": "bmm", "configs": aten, "note": "slow here"})
+    assert call("query", path, "entries[?contains(note, 'slow')].op").stdout == '[\n  "bmm"\n]\n'
 
 
 def test_query_compares_with_fields_that_tables_may_have(table_file: Write) -> None:

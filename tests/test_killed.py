@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.files import write_atomically
 from tests.programs.killed import HEADER
 
 ROOT = Path(__file__).parent.parent
 KILLS = 250
+
+pytestmark = pytest.mark.slow
 
 
 def after_kills(mode: str, path: Path) -> list[list[int]]:

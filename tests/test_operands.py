@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from diode_lut.errors import ProblemError
 from diode_lut.problem import Operand, Problem, packed_operands, problem_of
 from tests.exchange.drawing import packed
+from tests.strategies import share
 
 
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(packed())
 def test_operands_say_what_the_problem_says(problem: Problem) -> None:
     """From a packed problem to its operands and back nothing is lost."""

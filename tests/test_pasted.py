@@ -49,6 +49,12 @@ WORDS = [
     "déjà\u2028☂😀",
     "\udcff\udc80x",
 ]
+NAMES = (
+    "--help",
+    "".join(WORDS[3:8]) + "\n -x",
+    "".join(WORDS[8:]),
+)
+"""Names of files and arguments: one that would be an option, and all that shells and terminals take for something."""
 PROGRAMS = ("python", "git", "pip", "cp", "ssh-keygen", "diode-lut")
 HARDWARE = {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132}
 
@@ -273,7 +279,7 @@ PASTED: dict[str, Paste] = {
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="pastes into bash")
-@pytest.mark.parametrize("name", WORDS, ids=ascii)
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
 @pytest.mark.parametrize("module", PASTED)
 @pytest.mark.usefixtures("here")
 def test_a_command_that_is_shown_can_be_pasted(

@@ -30,6 +30,7 @@ from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.dataset.test_stream import HEADER, RECORDS
 from tests.model.small import model
+from tests.strategies import share
 
 EVIL = (
     "\x1b[31m\x1b]0;title\x07\r\n  aten\x00\x7f\x85\x9b2K\u2028\u2029\u202e\u2066\u200f\u061c\ufeff"
@@ -158,7 +159,7 @@ COMMAND_LINES = [
 ]
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=share(8), deadline=None)
 @given(text=st.just(EVIL) | TEXTS)
 def test_commands_show_no_control_character(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever texts files and arguments hold, each command prints letters and line ends only."""

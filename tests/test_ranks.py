@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from platform import machine
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from diode_lut.model.ranking import Calibration, Weights
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.templates.config import ATEN, Config
+from tests.forks import Forks, environment
 from tests.model import small
 
 PROGRAM = Path(__file__).parent / "programs" / "decide.py"
@@ -65,22 +64,18 @@ def close_model(path: Path) -> str:
     return str(path)
 
 
-def decided(model: str, directory: Path, environment: dict[str, str]) -> dict[str, Any]:
-    paths = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(PROGRAM), "3000", json.dumps([model])]
-    environment = {**os.environ, "PYTHONHASHSEED": "0", **environment, "PYTHONPATH": paths}
-    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def test_every_process_decides_alike(tmp_path: Path) -> None:
+def test_every_process_decides_alike(tmp_path: Path, after_inductor: Forks) -> None:
     """Decisions and cache keys are the same whatever hash seed, locale, directory, zone, processor and threads are.
 
     These are the threads of libraries; how many PyTorch uses is part of what a CPU is.
     """
-    model = close_model(tmp_path / "close.safetensors")
-    here, there = decided(model, Path.cwd(), {}), decided(model, tmp_path, ELSEWHERE)
-    assert there == here
-    assert {tier for tier, *_ in here["decisions"]} >= {"device", "model", "abstain"}
+    command = [str(PROGRAM), "1000", json.dumps([close_model(tmp_path / "close.safetensors")])]
+    elsewhere = {**environment(), **ELSEWHERE, "CUDA_VISIBLE_DEVICES": ""}
+    here = after_inductor.run(*command)
+    there = subprocess.run(
+        [sys.executable, *command], env=elsewhere, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (here.returncode, there.returncode) == (0, 0), here.stderr + there.stderr
+    decided = json.loads(here.stdout)
+    assert json.loads(there.stdout) == decided
+    assert {tier for tier, *_ in decided["decisions"]} >= {"device", "model", "abstain"}

@@ -44,17 +44,19 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opens(directory: Path, command: str, python: str | Path = sys.executable) -> dict[str, int]:
-    """How often the command opened each file that was there before."""
-    before = {path.name for path in directory.iterdir()}
-    arguments = [
-        str(directory / word) if word in before or word.startswith("new.") else word for word in command.split()
-    ]
-    line = [python, "-m", "tests.programs.count_opens", str(directory), *arguments]
+def require_once(directory: Path, commands: list[str], python: str | Path = sys.executable) -> None:
+    """A command opens a table or a model once, and a dataset twice: for its header, and for its records.
+
+    Only the header of a dataset is shown, without its records.
+    """
+    line = [python, "-m", "tests.programs.count_opens", str(directory), *commands]
     completed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
-    counts = json.loads(completed.stderr.splitlines()[-1])
-    assert counts, completed.stderr
-    return {name: count for name, count in counts.items() if name in before}
+    opened = json.loads(completed.stderr.splitlines()[-1])
+    assert opened.keys() == {*commands}
+    for command, counts in opened.items():
+        assert counts, f"{command}: {completed.stderr}"
+        for name, count in counts.items():
+            assert count == (2 if name == "d.msgpack" and not command.startswith("show") else 1), (command, name)
 
 
 WITH_TORCH = [
@@ -94,23 +96,15 @@ READING = [
 ]
 
 
-@pytest.mark.parametrize("command", READING)
-def test_files_are_read_once(directory: Path, command: str) -> None:
-    """A command opens a table or a model once, and a dataset twice: for its header, and for its records."""
-    require_once(command, opens(directory, command))
+def test_files_are_read_once(directory: Path) -> None:
+    """Of all commands that need no torch."""
+    require_once(directory, READING)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-@pytest.mark.parametrize("command", WITH_TORCH)
-def test_files_are_read_once_with_torch(directory: Path, command: str, python: Path) -> None:
-    """A command that measures or trains does so, too."""
-    require_once(command, opens(directory, command, python))
-
-
-def require_once(command: str, counts: dict[str, int]) -> None:
-    """Only the header of a dataset is shown, without its records."""
-    for name, count in counts.items():
-        assert count == (2 if name == "d.msgpack" and not command.startswith("show") else 1), name
+def test_files_are_read_once_with_torch(directory: Path, python: Path) -> None:
+    """Of all commands that measure or train."""
+    require_once(directory, WITH_TORCH, python)
 
 
 def test_every_command_is_tried() -> None:

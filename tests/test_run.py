@@ -57,6 +57,7 @@ def test_every_process_of_a_program_is_armed(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="starts torchrun")
 def test_the_ranks_of_torchrun_are_armed(tmp_path: Path) -> None:
     """Both ranks ask, and the receipt has both; torchrun's exit code is that of ``run``."""
@@ -266,6 +267,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, signal.Si
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), SIGNALS)
 def test_a_signal_ends_the_program(
     name: str, number: signal.Signals, ended: dict[tuple[str, signal.Signals], Signalled]
@@ -279,6 +281,7 @@ def test_a_signal_ends_the_program(
     assert found.files == ["pids"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:
     """The terminal sends the signal to the program too, and nothing of the program is left."""
     ours, theirs = os.openpty()
@@ -300,6 +303,7 @@ def test_ctrl_c_on_a_terminal_ends_the_program(tmp_path: Path) -> None:
     assert not any(map(alive, numbers))
 
 
+@pytest.mark.slow
 def test_a_second_signal_kills(tmp_path: Path) -> None:
     """A program that does not end with the first signal ends with the second."""
     stubborn = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('no', flush=True));" + STAYING

@@ -63,12 +63,13 @@ def main() -> None:
 def write(path: Path) -> None:
     """Write the answers of this checkout to ``path``, each text once."""
     texts: dict[str, int] = {}
+    groups = dict(all_questions())
     answers = {
         f"{hardware} {name}": np.array(
             [texts.setdefault(answer, len(texts)) for _, answer in answered(hardware, questions)], np.uint32
         ).tobytes()
         for hardware in HARDWARE
-        for name, questions in all_questions()
+        for name, questions in groups.items()
     }
     path.write_bytes(zstandard.compress(msgpack.packb({"texts": list(texts), "answers": answers}), 19))
 
@@ -76,8 +77,9 @@ def write(path: Path) -> None:
 def differences(path: Path, every: int) -> Iterator[str]:
     """Each question whose answer is not the one in the file, with both answers; one of ``every`` questions is asked."""
     golden = msgpack.unpackb(zstandard.decompress(path.read_bytes()))
+    groups = dict(all_questions())
     for hardware in HARDWARE:
-        for name, questions in all_questions():
+        for name, questions in groups.items():
             expected = np.frombuffer(golden["answers"][f"{hardware} {name}"], np.uint32)
             assert len(expected) == len(questions), f"{name}: other questions than in {path}"
             before = [golden["texts"][number] for number in expected[::every]]

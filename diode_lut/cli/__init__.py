@@ -1,89 +1,76 @@
-"""The command line: one command per verb, each a thin call of the library.
+"""The command line: a command for each verb. A command opens files, calls the library, and prints.
 
-Exit codes: 0 fine, 1 invalid, different or missed, 2 wrong usage or unreadable.
+It returns its exit code: 0 or None if all is fine, 1 for invalid, different or missed, 2 for wrong usage or unreadable.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
-from os import PathLike
-from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 
-from diode_lut.cli.output import ERROR, exit_code, say
+from diode_lut.cli.output import say_error
 from diode_lut.errors import DiodeLutError, printable
 from diode_lut.process import __version__, documents_directory
 from diode_lut.settings import config
 
-COMMANDS = {
-    "adopt": "diode_lut.cli.adopt:adopt_command",
-    "build": "diode_lut.cli.build:build_command",
-    "check": "diode_lut.cli.tables:check_command",
-    "collect": "diode_lut.cli.timings:collect_command",
-    "compare": "diode_lut.cli.programs:compare_command",
-    "diff": "diode_lut.cli.git:diff_command",
-    "distill": "diode_lut.cli.build:distill_command",
-    "doctor": "diode_lut.cli.explain:doctor_command",
-    "evaluate": "diode_lut.cli.evaluate:evaluate_command",
-    "explain": "diode_lut.cli.explain:explain_command",
-    "export": "diode_lut.cli.timings:export_command",
-    "fmt": "diode_lut.cli.tables:fmt_command",
-    "git-setup": "diode_lut.cli.git:git_setup_command",
-    "import": "diode_lut.cli.timings:import_command",
-    "merge": "diode_lut.cli.git:merge_command",
-    "pack": "diode_lut.cli.build:pack_command",
-    "query": "diode_lut.cli.query:query_command",
-    "receipt": "diode_lut.cli.evaluate:receipt_command",
-    "report": "diode_lut.cli.evaluate:report_command",
-    "resolve": "diode_lut.cli.git:resolve_command",
-    "run": "diode_lut.cli.programs:run_command",
-    "set": "diode_lut.cli.tables:set_command",
-    "show": "diode_lut.cli.tables:show_command",
-    "tables": "diode_lut.cli.tables:tables_command",
-    "tune": "diode_lut.cli.programs:tune_command",
-    "unset": "diode_lut.cli.tables:unset_command",
-    "verify": "diode_lut.cli.adopt:verify_command",
+SECTIONS = {
+    "Run programs": {
+        "run": ("diode_lut.cli.programs:run_command", "programs.md#run"),
+        "tune": ("diode_lut.cli.programs:tune_command", "programs.md#tune"),
+        "compare": ("diode_lut.cli.programs:compare_command", "programs.md#compare"),
+        "receipt": ("diode_lut.cli.evaluate:receipt_command", "receipts.md#receipt"),
+        "doctor": ("diode_lut.cli.explain:doctor_command", "receipts.md#doctor"),
+    },
+    "Ask what a GEMM gets": {
+        "explain": ("diode_lut.cli.explain:explain_command", "troubleshooting.md#explain"),
+        "tables": ("diode_lut.cli.tables:tables_command", "troubleshooting.md#tables"),
+    },
+    "Measure, build and evaluate": {
+        "adopt": ("diode_lut.cli.adopt:adopt_command", "collecting.md#adopt"),
+        "verify": ("diode_lut.cli.adopt:verify_command", "collecting.md#verify"),
+        "collect": ("diode_lut.cli.timings:collect_command", "collecting.md#collect"),
+        "pack": ("diode_lut.cli.build:pack_command", "collecting.md#pack"),
+        "build": ("diode_lut.cli.build:build_command", "collecting.md#build"),
+        "evaluate": ("diode_lut.cli.evaluate:evaluate_command", "collecting.md#evaluate"),
+        "distill": ("diode_lut.cli.build:distill_command", "model.md#distill"),
+        "report": ("diode_lut.cli.evaluate:report_command", "reviewing.md#report"),
+    },
+    "Read and edit tables": {
+        "show": ("diode_lut.cli.tables:show_command", "reviewing.md#show"),
+        "query": ("diode_lut.cli.query:query_command", "editing.md#query"),
+        "set": ("diode_lut.cli.tables:set_command", "editing.md#set-and-unset"),
+        "unset": ("diode_lut.cli.tables:unset_command", "editing.md#set-and-unset"),
+        "check": ("diode_lut.cli.tables:check_command", "editing.md#check"),
+        "fmt": ("diode_lut.cli.tables:fmt_command", "editing.md#fmt"),
+    },
+    "Review and share": {
+        "diff": ("diode_lut.cli.git:diff_command", "reviewing.md#diff"),
+        "merge": ("diode_lut.cli.git:merge_command", "reviewing.md#merge"),
+        "resolve": ("diode_lut.cli.git:resolve_command", "reviewing.md#resolve"),
+        "git-setup": ("diode_lut.cli.git:git_setup_command", "reviewing.md#git-setup"),
+        "import": ("diode_lut.cli.timings:import_command", "exchange.md#import"),
+        "export": ("diode_lut.cli.timings:export_command", "exchange.md#export"),
+    },
 }
-"""The function of each command, which is imported when it is needed."""
+"""The overview: sections of commands, each with its function, imported when needed, and its place in the documents."""
 
-SECTIONS_OF_DOCUMENTS = {
-    "adopt": "collecting.md#adopt",
-    "build": "collecting.md#build",
-    "check": "editing.md#check",
-    "collect": "collecting.md#collect",
-    "compare": "programs.md#compare",
-    "diff": "reviewing.md#diff",
-    "distill": "model.md#distill",
-    "doctor": "receipts.md#doctor",
-    "evaluate": "collecting.md#evaluate",
-    "explain": "troubleshooting.md#explain",
-    "export": "exchange.md#export",
-    "fmt": "editing.md#fmt",
-    "git-setup": "reviewing.md#git-setup",
-    "import": "exchange.md#import",
-    "merge": "reviewing.md#merge",
-    "pack": "collecting.md#pack",
-    "query": "editing.md#query",
-    "receipt": "receipts.md#receipt",
-    "report": "reviewing.md#report",
-    "resolve": "reviewing.md#resolve",
-    "run": "programs.md#run",
-    "set": "editing.md#set-and-unset",
-    "show": "reviewing.md#show",
-    "tables": "troubleshooting.md#tables",
-    "tune": "programs.md#tune",
-    "unset": "editing.md#set-and-unset",
-    "verify": "collecting.md#verify",
-}
-"""Where the documentation describes each command."""
+_FIRST = """Tuned kernels for torch.compile, from tables that people can read.
+
+\b
+Begin with these, on a program of your own:
+  diode-lut run -- python train.py      run it with tuned kernels
+  diode-lut tune -- python train.py     measure the GEMMs that tables miss
+  diode-lut compare -- python train.py  time it with and without tables
+"""
+
+COMMANDS = {name: function for commands in SECTIONS.values() for name, (function, _) in commands.items()}
 
 _OTHER_NAMES = {
     "bench": "collect",
@@ -92,7 +79,7 @@ _OTHER_NAMES = {
     "delete": "unset",
     "edit": "set",
     "format": "fmt",
-    "help": "--help, alone or behind a command",
+    "help": "--help, alone or after a command",
     "join": "merge",
     "lint": "check",
     "list": "tables",
@@ -107,39 +94,21 @@ _OTHER_NAMES = {
     "version": "--version",
     "view": "show",
 }
-"""What people type, and the command that does it."""
-
-SECTIONS = {
-    "Run programs": ("run", "tune", "compare", "receipt", "doctor"),
-    "Ask what a GEMM gets": ("explain", "tables"),
-    "Measure, build and evaluate": ("adopt", "verify", "collect", "pack", "build", "evaluate", "distill", "report"),
-    "Read and edit tables": ("show", "query", "set", "unset", "check", "fmt"),
-    "Review and share": ("diff", "merge", "resolve", "git-setup", "import", "export"),
-}
-"""The commands in the order of the overview, by what they are for."""
-
-_WHOLE = 1000
-"""Characters of a command's line in the overview: as many as its first sentence has."""
-
-_GC_THRESHOLD = 100_000
-"""New objects after which Python looks for reference cycles: a table's rows are many objects without cycles."""
+"""Names in other tools, and the command to use."""
 
 
-class _Group(click.Group):
-    """The group of all commands, which shows their errors in one line."""
+class _CommandGroup(click.Group):
+    """The group of all commands. It prints their errors, each on its line, and turns results into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's)
-        return list(COMMANDS)
+        return sorted(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by what they are for, each with the whole first sentence of its help."""
-        listed = {name for names in SECTIONS.values() for name in names}
-        sections = {**SECTIONS, "Other": tuple(COMMANDS.keys() - listed)}
-        for title, names in sections.items():
-            commands = [(name, command) for name in names if (command := self.get_command(ctx, name))]
-            if commands:
-                with formatter.section(title):
-                    formatter.write_dl([(name, command.get_short_help_str(_WHOLE)) for name, command in commands])
+        """Write the overview, with the whole first sentence of each command's help."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                commands = {name: self.get_command(ctx, name) for name in names}
+                formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         formatter.write(f"\nDocumentation: {documents_directory()}; COMMAND --help has all options of a command.\n")
@@ -159,8 +128,8 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command, epilog = _command(cmd_name)
-        link = f"\b\nDocumentation: {documents_directory()}/{SECTIONS_OF_DOCUMENTS[cmd_name]}"
+        command, epilog, place = _command(cmd_name)
+        link = f"\b\nDocumentation: {documents_directory()}/{place}"
         command.epilog = "\n\n".join(filter(None, (epilog, link)))
         return command
 
@@ -171,26 +140,26 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with _printable_usage_errors():
-                return super().invoke(ctx)
+                code = super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader of the output is gone: click ends quietly
         except (DiodeLutError, OSError) as error:
-            say(printable(f"error: {_text(error)}"), err=True, colors=ERROR)
-            ctx.exit(exit_code(error))
+            code = say_error(error)
+        ctx.exit(code or 0)
 
 
 @cache
-def _command(name: str) -> tuple[click.Command, str | None]:
-    """The command, and what its help ends with before where the documentation describes it."""
-    module, _, attribute = COMMANDS[name].partition(":")
-    command = getattr(import_module(module), attribute)
+def _command(name: str) -> tuple[click.Command, str | None, str]:
+    """Import a command. Return it with the end of its own help, and its place in the documents."""
+    command = resolve_name(COMMANDS[name])
     assert isinstance(command, click.Command)
-    return command, command.epilog
+    (place,) = (commands[name][1] for commands in SECTIONS.values() if name in commands)
+    return command, command.epilog, place
 
 
 @contextmanager
 def _printable_usage_errors() -> Iterator[None]:
-    """Escapes the messages that click prints itself, which contain arguments."""
+    """Escape the messages with arguments in them that click itself prints."""
     try:
         yield
     except click.ClickException as error:
@@ -198,21 +167,13 @@ def _printable_usage_errors() -> Iterator[None]:
         raise
 
 
-def _text(error: DiodeLutError | OSError) -> str:
-    """The message. System errors about a file begin with the file, as all others do, and have no number."""
-    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
-        name = os.fsdecode(error.filename)
-        remedy = f" (name files in it, such as {Path(name, '*')})" if isinstance(error, IsADirectoryError) else ""
-        return f"{name}: {error.strerror}{remedy}"
-    if isinstance(error, FileNotFoundError) and error.filename is None:  # from os.getcwd
-        return "the working directory has been removed: change to another one"
-    return str(error)
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=_CommandGroup, help=_FIRST, context_settings=_CONTEXT)
 @click.version_option(__version__, prog_name="diode_lut")
 def main() -> None:
-    """Tuned kernels for torch.compile, from tables that people can read."""
+    """Run a command."""
     config.receipt = None  # receipts are for the user's own programs
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(100_000)  # a table's rows are many objects without reference cycles
     atexit.register(gc.freeze)  # avoids a last search through all objects

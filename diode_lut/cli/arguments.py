@@ -1,33 +1,28 @@
-"""What people type that is no file: ops, types, layouts, sizes, times and hardware."""
+"""The types of arguments and options: names and numbers, files to read, and files to write."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from diode_lut.cli.output import STANDARD, say
+from diode_lut.cli.output import STANDARD, is_standard
 from diode_lut.errors import (
-    BROKEN_IMPORT,
     OPS_OF_LAYERS,
-    DatasetError,
     HardwareError,
     ProblemError,
     SettingError,
     TableError,
     as_command,
     dtype_of,
-    install_command,
-    layout_of,
     op_of,
-    printable,
     size_of,
     variant_of,
 )
@@ -39,61 +34,44 @@ from diode_lut.process import tables_directory
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from diode_lut.dataset import Dataset
-    from diode_lut.model.ranking import Model
-    from diode_lut.table import Table
-
-
-_NEW_HARDWARE = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
-
 
 class _Spelled(click.Choice[str]):
-    """A choice that may be spelled in other ways as well; ``spell`` gives the name that is meant."""
+    """Choices with other spellings. ``spell`` returns the usual spelling."""
 
-    def __init__(self, choices: Sequence[str], spell: Callable[[str], str]) -> None:
+    def __init__(self, choices: Iterable[str], spell: Callable[[str], str]) -> None:
         super().__init__(choices)
         self._spell = spell
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(self._spell(value), param, ctx)
+    def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:  # noqa: ARG002 (click's)
+        """Return the usual spelling."""
+        return self._spell(choice)
 
-
-class _Op(_Spelled):
-    """An op, in capitals or as PyTorch prints it as well."""
-
-    def __init__(self, choices: Sequence[str]) -> None:
-        super().__init__(choices, op_of)
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        ops = OPS_OF_LAYERS.get(op_of(value))
-        if ops:
-            self.fail(f"{value!r} is no op of Inductor's: it is {ops}", param, ctx)
-        return super().convert(value, param, ctx)
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Name Inductor's ops for a layer."""
+        ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
+        wrong = super().get_invalid_choice_message(value, ctx)
+        return f"{value!r} is no op of Inductor's: it is {ops}" if ops else wrong
 
 
 ANY = "any"
-"""What stands for all ops, or all alignments."""
+"""All ops, or all alignments."""
 
-OP = _Op(OPS)
-ANY_OP = _Op((*OPS, ANY))
+OP, ANY_OP = _Spelled(OPS, op_of), _Spelled((*OPS, ANY), op_of)
 DTYPE = _Spelled(DTYPES, dtype_of)
-LAYOUT = _Spelled(LAYOUTS, layout_of)
+LAYOUT = click.Choice(LAYOUTS, case_sensitive=False)
 VARIANT = _Spelled(NAMED_VARIANTS, variant_of)
-EPILOGUE = _Spelled(tuple(EPILOGUES), str.casefold)
+EPILOGUE = click.Choice(tuple(EPILOGUES), case_sensitive=False)
 
 
-_SEVERAL = re.compile(r"\d+(x\d+)+")
-
-
-class _Size(click.IntRange):
-    """A size, for which ``1k`` is 1024."""
+class _SizeRange(click.IntRange):
+    """A size, such as 1024 or ``1k``."""
 
     name = "size"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, str):
-            if _SEVERAL.fullmatch(value):
-                self.fail(f"{value!r} are several sizes: write {' '.join(value.split('x'))}", param, ctx)
+            if re.fullmatch(r"\d+(x\d+)+", value):
+                self.fail(f"{value!r} are several sizes: write {value.replace('x', ' ')}", param, ctx)
             try:
                 value = size_of(value)
             except ProblemError as error:
@@ -101,55 +79,38 @@ class _Size(click.IntRange):
         return int(super().convert(value, param, ctx))
 
 
-SIZE = _Size(1, MAX_SIZE)
+SIZE = _SizeRange(1, MAX_SIZE)
 
 
-class _Sizes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
-    """A size, or a range like ``513-1k``."""
-
-    name = "sizes"
-
-    def convert(self, value: str | list[int], param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        if isinstance(value, list):
-            return value
-        low, dash, high = value.partition("-")
-        try:
-            return [size_of(low), size_of(high if dash else low)]
-        except ProblemError:
-            self.fail(f"{value!r} is neither a size nor a range like 513-1024; for any size, leave it out", param, ctx)
+def size_range(text: str) -> list[int]:
+    """Return the ends of a range like ``513-1k``, or a size twice."""
+    low, dash, high = text.partition("-")
+    try:
+        return [size_of(low), size_of(high if dash else low)]
+    except ProblemError:
+        reason = f"{text!r} is neither a size nor a range like 513-1024; for any size, leave it out"
+        raise click.BadParameter(reason) from None
 
 
-SIZES = _Sizes()
+def _time(unit: str) -> Callable[[str], float]:
+    """Return a type of times above zero: numbers of this unit, or with a unit of their own, such as ``90s``."""
+    seconds_in = {"": {"s": 1, "m": 60}[unit], "s": 1, "m": 60, "h": 3600}
 
-
-class _Time(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
-    """A time above zero: a number of the unit that is the default, or with a unit of its own, such as ``90s``."""
-
-    name = "time"
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = _TIME.fullmatch(str(value).strip())
-        seconds = float(found[1]) * _SECONDS[found[2] or self._unit] if found else 0.0
+    def time(text: str) -> float:
+        found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?) ?([smh]?)", str(text).strip())
+        seconds = float(found[1]) * seconds_in[found[2]] if found else 0.0
         if not seconds > 0:
-            self.fail(f"{value!r} is not a time above zero, such as 10, 90s, 10m or 1.5h", param, ctx)
-        return seconds / _SECONDS[self._unit]
+            raise click.BadParameter(f"{text!r} is not a time above zero, such as 10, 90s, 10m or 1.5h")
+        return seconds / seconds_in[""]
+
+    return time
 
 
-_TIME = re.compile(r"((?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?) ?([smh]?)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
-
-MINUTES = _Time("m")
-SECONDS = _Time("s")
+MINUTES, SECONDS = _time("m"), _time("s")
 
 
 class _Fraction(click.FloatRange):
-    """A fraction up to a largest one. NaN is in every range of click's."""
-
-    def __init__(self, most: float) -> None:
-        super().__init__(0, most)
+    """A fraction. Unlike click's ranges, it does not contain NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         fraction = float(super().convert(value, param, ctx))
@@ -158,16 +119,16 @@ class _Fraction(click.FloatRange):
         return fraction
 
 
-FRACTION = _Fraction(1.0)
-FRACTION_FOR_TESTS = _Fraction(0.9)
+FRACTION, FRACTION_FOR_TESTS = _Fraction(0, 1.0), _Fraction(0, 0.9)
 
 
 def hardware_of(text: str) -> Hardware:
-    """The hardware that somebody named; HardwareError if it is none.
+    """Return the hardware with a name, or raise HardwareError.
 
-    The name is a table's, its path, that of a table's GPU or of another well-known one, ``cpu`` or ``cuda`` for what
-    this machine has, or NAME,ARCH,SMS[,ALIAS...].
+    The name is a table's, its GPU's or another well-known GPU's, the path of a table, ``cpu`` or ``cuda`` for
+    the devices of this machine, or NAME,ARCH,SMS[,ALIAS...].
     """
+    new = "NAME,ARCH,SMS, for example 'NVIDIA H200,sm_90,132'"
     if text.endswith(".json") and Path(text).is_file():
         from diode_lut.table import read_hardware
 
@@ -182,18 +143,18 @@ def hardware_of(text: str) -> Hardware:
         try:
             return find_hardware(name, config.tables)
         except HardwareError as error:
-            raise HardwareError(f"{error}{_meant(name)}; describe new hardware as {_NEW_HARDWARE}") from None
+            raise HardwareError(f"{error}{_gpus_meant(name)}; describe new hardware as {new}") from None
     arch, sm_count, *aliases = (*rest, "")
     if not sm_count.isdecimal():
-        raise HardwareError(f"{text}: is neither a name nor {_NEW_HARDWARE}")
+        raise HardwareError(f"{text}: is neither a name nor {new}")
     try:
         return Hardware.described(name, arch, int(sm_count), filter(None, aliases))
     except ProblemError as error:
         raise HardwareError(f"{text}: {error}") from None
 
 
-def _meant(name: str) -> str:
-    """The well-known GPUs that a name may stand for: of an architecture, or those with similar names."""
+def _gpus_meant(name: str) -> str:
+    """Return, as text, the well-known GPUs of an architecture, or those with similar names."""
     if slug(name) in ("", "gpu", "nvidia", "amd"):
         return "; cuda is the GPU of this machine, on AMD as well"
     of_arch = gpus_of(name)
@@ -206,25 +167,13 @@ def _meant(name: str) -> str:
 
 
 _MAX_BYTES = 1 << 30
-_IN_GIT = r"[^:\s]*:.+"
-_NAME = r"[\w .-]+"
-_NO_FILES = (
-    (r"\w+://.*", "an address, not a file: download it first"),
-    (
-        r"(?s)\s*[\[{].*",
-        "a file is expected, not its contents: save them, or pipe them in and give -",
-    ),
-    (r"HEAD[~^\d]*", "a revision, not a file: REVISION:PATH is a file in it"),
-    (r".*[*?].*", "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
-)
-"""What people give instead of a file, and what to do."""
-_LIKE_FILES = r".*\.(json|msgpack|zst|safetensors|html|csv)"
+_STDIN = Path("<stdin>")
 
 
 class Typed(NamedTuple):
-    """A file that somebody named: where it is, and its contents if it cannot be opened as a file.
+    """A file named on the command line: its path in messages, and its contents if it cannot be opened as a file.
 
-    ``path`` is what messages call it. ``shipped_as`` is the name that was typed for a shipped table.
+    ``shipped_as`` is the name of a shipped table, as typed.
     """
 
     path: Path
@@ -232,16 +181,16 @@ class Typed(NamedTuple):
     shipped_as: str = ""
 
     def read(self, read: Callable[[Path], bytes]) -> bytes:
-        """The contents, for which ``read`` opens the file where there is one."""
+        """Return the contents, for which ``read`` opens the file if there is one."""
         return read(self.path) if self.contents is None else self.contents
 
     def whole(self) -> bytes:
-        """The contents, whatever they are; OSError if they cannot be read, or are more than any file may have."""
+        """Return the contents of any kind of file. OSError if they cannot be read or are too large for all kinds."""
         return self.read(lambda path: read_at_most(path, _MAX_BYTES))
 
     @property
     def target(self) -> Path:
-        """Where a changed file is written: the file, or standard output; SettingError if it must stay as it is."""
+        """Where to write the changed file, perhaps standard output. SettingError if it cannot change."""
         if self.shipped_as:
             remedy = f"give the path of a file, such as that of a copy: {as_command('cp', self.path, 'mine.json')}"
             raise SettingError(f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})")
@@ -253,17 +202,23 @@ class Typed(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """The path, for what can only read files; SettingError if this is none."""
+        """The path, for code without a reader of contents. SettingError if there is no file."""
         if self.contents is not None:
             raise SettingError(f"{self.path}: is not in a file: save it first")
         return self.path
 
 
-_STDIN = Path("<stdin>")
+_NO_FILES = (
+    (r"\w+://.*", "an address, not a file: download it first"),
+    (r"(?s)\s*[\[{].*", "a file is expected, not its contents: save them, or pipe them in and give -"),
+    (r"HEAD[~^\d]*", "a revision, not a file: REVISION:PATH is a file in it"),
+    (r".*[*?].*", "no such file: a shell replaces * and ? only without quotes, and only if a file matches"),
+)
+"""Patterns of other texts than files, and remedies."""
 
 
 class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer releases
-    """Takes what people type, and makes a Typed of it; names of tables only where tables are expected."""
+    """A file to read, as a Typed: a path, ``-``, REVISION:PATH in git, or, with ``names``, the name of a table."""
 
     name = "file"
 
@@ -285,9 +240,16 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         for pattern, reason in _NO_FILES:
             if re.fullmatch(pattern, value):
                 self.fail(f"{value}: {reason}", param, ctx)
-        if re.fullmatch(_IN_GIT, value):
-            return Typed(path, _in_git(value))
-        if self._names and re.fullmatch(_NAME, value) and not re.fullmatch(_LIKE_FILES, value):
+        if re.fullmatch(r"[^:\s]*:.+", value):
+            try:
+                return Typed(path, git_output(Path.cwd(), "cat-file", "blob", value))
+            except SettingError as error:
+                reason = f"no such file, and git has none either: {str(error).partition('; run this')[0]}"
+                raise TableError(reason, path=path) from OSError(value)  # counts as unreadable
+        is_name = re.fullmatch(r"[\w .-]+", value) and not re.search(
+            r"\.(json|msgpack|zst|safetensors|html|csv)$", value
+        )
+        if self._names and is_name:
             from diode_lut.decide.catalog import find_path
 
             path = find_path(value)
@@ -295,14 +257,14 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         return Typed(path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Files, and the names of tables."""
+        """Return the names of tables, shipped and of the user's own, and files."""
         from click.shell_completion import CompletionItem
 
-        names = _known_names() if self._names else []
-        return [
-            *(CompletionItem(name) for name in names if name.startswith(incomplete)),
-            *click.Path().shell_complete(ctx, param, incomplete),
-        ]
+        from diode_lut.decide.catalog import find_tables
+
+        names = dict.fromkeys(file.name for file in find_tables(())) if self._names else ()
+        tables = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [*tables, *click.Path().shell_complete(ctx, param, incomplete)]
 
 
 TABLE = _FileType(names=True)
@@ -313,7 +275,7 @@ FILE = _FileType(names=False)
 
 
 def _standard_input(ctx: click.Context | None) -> bytes:
-    """All of standard input, once in a command."""
+    """Read all of standard input, once in a command."""
     found = ctx.meta if ctx is not None else {}
     if str(_STDIN) in found:
         raise click.UsageError("standard input (-) can be read only once: give a file for the other")
@@ -326,87 +288,74 @@ def _standard_input(ctx: click.Context | None) -> bytes:
     return data
 
 
-def _in_git(name: str) -> bytes:
-    """The file of that name in git's history; TableError, which counts as unreadable, if there is none."""
-    try:
-        return git_output(Path.cwd(), "cat-file", "blob", name)
-    except SettingError as error:
-        reason = str(error).partition("; run this")[0]
-        raise TableError(f"no such file, and git has none either: {reason}", path=Path(name)) from OSError(name)
-
-
-def _known_names() -> list[str]:
-    """The names of the shipped tables and models, and of those in the user's directory of tables."""
-    from diode_lut.decide.catalog import find_tables
-
-    return list(dict.fromkeys(file.name for file in find_tables(())))
-
-
 def git_output(directory: Path, *arguments: str) -> bytes:
-    """What git prints; SettingError if it fails or is not installed."""
+    """Run git and return its output. SettingError if it fails or is not installed."""
     import subprocess
 
+    command = ["git", "-C", str(directory), *arguments]
     try:
-        completed = subprocess.run(  # noqa: S603
-            ["git", "-C", str(directory), *arguments],  # noqa: S607
-            capture_output=True,
-            check=True,
-        )
+        return subprocess.run(command, capture_output=True, check=True).stdout  # noqa: S603
     except FileNotFoundError:
         raise SettingError("git is not installed") from None
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode(errors="replace").strip()
         raise SettingError(f"{reason}; run this in a clone that you may change") from None
-    return completed.stdout
 
-
-def git_user() -> str:
-    """How git calls this user, ``Name <address>``; empty if it does not know."""
-    try:
-        fields = (git_output(Path.cwd(), "config", f"user.{field}") for field in ("name", "email"))
-        name, address = (field.decode(errors="replace").strip() for field in fields)
-    except SettingError:
-        return ""
-    return f"{name} <{address}>"
-
-
-class Named(click.Path):
-    """A file or directory to write; ``-`` is refused unless it is allowed."""
-
-    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
-        """The path."""
-        if str(value) == STANDARD and not self.allow_dash:
-            self.fail("standard output (-) is not possible here: give a name, such as ./- for a file -", param, ctx)
-        path = super().convert(value, param, ctx)
-        assert isinstance(path, Path)
-        return path
-
-
-class Output(Named):
-    """A file to write: of one kind, which an existing one must be, and with no ending of another kind of file."""
-
-    def __init__(self, kind: str = "", *endings: str, dir_okay: bool = False, allow_dash: bool = True) -> None:
-        super().__init__(dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
-        self.kind, self._endings = kind, endings
-
-    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
-        """The path."""
-        path = super().convert(value, param, ctx)
-        if self._endings and path.suffix in _ENDINGS and path.suffix not in self._endings:
-            self.fail(f"{path}: {_FORMS[self.kind]}, so the name ends with {self._endings[0]}", param, ctx)
-        if self.kind:
-            require_kind(path, self.kind)
-        return path
-
-
-_ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
-"""Endings of names that say what is in a file."""
 
 TABLE_KIND, DATASET, MODEL, RECEIPT, PAGE = "a table", "a dataset", "a model", "a receipt", "a page"
 FIGURES, COMPARISON = "figures of evaluate", "figures of compare"
 PROBLEMS, TIMINGS, PICTURE, UNKNOWN = "a list of problems", "timings", "a picture", "a file of another kind"
 
 _FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
+_ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
+"""Endings of names by which the kind of a file is known."""
+
+
+class Output(click.Path):
+    """A file to write, in an existing directory.
+
+    Its name has no ending of another kind of file. An existing file is replaced only by a file of its kind.
+    """
+
+    def __init__(
+        self, kind: str = "", *endings: str, file_okay: bool = True, dir_okay: bool = False, allow_dash: bool = True
+    ) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
+        self.kind, self._endings = kind, endings
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
+        """Return the path."""
+        if str(value) == STANDARD and not self.allow_dash:
+            self.fail("standard output (-) is not possible here: give a name, such as ./- for a file -", param, ctx)
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        if self._endings and path.suffix in _ENDINGS and path.suffix not in self._endings:
+            self.fail(f"{path}: {_FORMS[self.kind]}, so the name ends with {self._endings[0]}", param, ctx)
+        if self.kind:
+            require_kind(path, self.kind)
+        if self.file_okay and not is_standard(path) and not path.parent.is_dir():
+            raise SettingError(f"{path.parent}: no such directory to write to")
+        return path
+
+
+ANY_OUTPUT = Output()
+"""A file whose kind depends on other arguments: the command calls require_kind."""
+
+output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
+"""The option for the file that a command makes."""
+
+TABLE_OUTPUT = Output(TABLE_KIND, ".json")
+PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
+
+
+def require_kind(path: Path, kind: str) -> None:
+    """SettingError if the file is of another kind, and would be lost. An empty file is of any kind."""
+    if is_standard(path) or not path.is_file() or not path.stat().st_size:
+        return
+    found = _kind_of(read_at_most(path, _MAX_BYTES))
+    if found != kind:
+        raise SettingError(f"{path}: exists, and is not {kind} but {found} (name another file, or remove it)")
+
 
 _KEYS = {
     TABLE_KIND: {"entries"},
@@ -415,193 +364,35 @@ _KEYS = {
     COMPARISON: {"seconds", "gemms"},
     "torch-diode-table": {"version", "hardware"},
 }
-"""By kind of a JSON object: fields that only such an object has."""
-
-_PICTURES = (b"\x89PNG", b"%PDF", b"<?xml", b"<svg")
-
-
-def require_kind(path: Path, kind: str) -> None:
-    """SettingError if a file is there that holds something else, which would be lost; an empty one holds nothing."""
-    if str(path) == STANDARD or not path.is_file() or not path.stat().st_size:
-        return
-    found = _kind_of(read_at_most(path, _MAX_BYTES))
-    if found != kind:
-        raise SettingError(f"{path}: exists, and is not {kind} but {found} (name another file, or remove it)")
+"""The fields by which kinds of JSON objects are told apart."""
 
 
 def _kind_of(data: bytes) -> str:
-    """The kind of file that has these contents; of JSON only the outermost level is looked at."""
+    """Return the kind of a file with these contents. Of JSON only the outermost level is looked at."""
+    import msgspec
+
     from diode_lut.dataset import is_dataset
 
-    start = data[:_START_BYTES].lstrip()
-    if start[:1] == b"{":
-        return _kind_of_object(data)
-    if start[:1] == b"[":
-        return _kind_of_list(data)
+    start = data[:1024].lstrip()
+    try:
+        if start[:1] == b"{":
+            fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            found = (kind for kind, keys in _KEYS.items() if keys <= fields.keys())
+            are_lists = all(bytes(value).startswith(b"[") for value in fields.values())
+            return next(found, "inductor-table" if are_lists else UNKNOWN)
+        if start[:1] == b"[":
+            items = list(map(bytes, msgspec.json.decode(data, type=list[msgspec.Raw])))
+            if not all(b'"op"' in item for item in items):
+                return UNKNOWN
+            return TIMINGS if items and all(b'"config"' in item for item in items) else PROBLEMS
+    except (msgspec.MsgspecError, RecursionError):
+        return UNKNOWN
     if start.lower().startswith(b"<!doctype html"):
         return PAGE
-    if start.startswith(_PICTURES):
+    if start.startswith((b"\x89PNG", b"%PDF", b"<?xml", b"<svg")):
         return PICTURE
     if start.startswith(b"op,dtype,layout,"):
         return TIMINGS
     if is_dataset(data):
         return DATASET
     return MODEL if data[8:9] == b"{" else UNKNOWN
-
-
-def _kind_of_object(data: bytes) -> str:
-    import msgspec
-
-    try:
-        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
-        return UNKNOWN
-    found = (kind for kind, keys in _KEYS.items() if keys <= fields.keys())
-    lists = all(bytes(value).startswith(b"[") for value in fields.values())
-    return next(found, "inductor-table" if lists else UNKNOWN)
-
-
-def _kind_of_list(data: bytes) -> str:
-    import msgspec
-
-    try:
-        items = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
-        return UNKNOWN
-    if not all(b'"op"' in bytes(item) for item in items):
-        return UNKNOWN
-    return TIMINGS if items and all(b'"config"' in bytes(item) for item in items) else PROBLEMS
-
-
-_START_BYTES = 1 << 10
-
-ANY_OUTPUT = Output()
-"""A file whose kind depends on other arguments: the command calls require_kind."""
-
-TABLE_OUTPUT = Output(TABLE_KIND, ".json")
-PAGE_OUTPUT = Output(PAGE, ".html")
-PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
-
-
-_REMEDY = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
-
-
-def read_whole_table(typed: Typed, remedy: str) -> Table:
-    """The table; TableError, with the remedy, if writing it again would lose something.
-
-    Lost would be an invalid row, or the first of two fields with the same name.
-    """
-    from diode_lut.table.lint import written_twice
-    from diode_lut.table.read import located, read_bytes, table_of
-
-    data = typed.read(read_bytes)
-    table = table_of(typed.path, data)
-    for error in table.errors or located(typed.path, data, written_twice(data)):
-        raise TableError(f"{error} ({remedy})")
-    return table
-
-
-def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
-    """The datasets, or DatasetError if one of them was measured on another device than the table or model is for."""
-    from diode_lut.dataset import read_dataset
-
-    datasets = [read_dataset(each.path, hardware=table.hardware, contents=each.contents) for each in inputs]
-    require_same_device(datasets, table)
-    return datasets
-
-
-def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
-    """The datasets, or DatasetError if one of them was measured on a device that the table or model never answers for.
-
-    It answers for its own device, and for others with the same architecture and SM count, which is said once.
-    """
-    from diode_lut.dataset import read_dataset
-
-    datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
-    require_same_device([each for each in datasets if not each.header.hardware.same_arch(chooser.hardware)], chooser)
-    for found in dict.fromkeys(each.header.hardware for each in datasets):
-        if not found.same_device(chooser.hardware):
-            say(f"note: {printable(str(chooser.path))} is for {chooser.hardware}; measured on {found}", err=True)
-    return datasets
-
-
-def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
-    """DatasetError if one of the datasets was measured on another device than the table or model is for."""
-    for dataset in datasets:
-        found = dataset.header.hardware
-        if not found.same_device(table.hardware):
-            raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
-
-
-def read_datasets_alike(inputs: Iterable[Typed]) -> tuple[list[Dataset], Hardware]:
-    """The datasets and what they were measured on, or DatasetError if that is not one device for all of them."""
-    from diode_lut.dataset import read_dataset
-
-    first, *others = datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
-    device = first.header.hardware
-    for other in others:
-        if not other.header.hardware.same_device(device):
-            raise DatasetError(f"{other.path}: measured on {other.header.hardware}, but {first.path} on {device}")
-    return datasets, device
-
-
-def end_with_losses(datasets: Iterable[Dataset]) -> None:
-    """At the end of a command: exit with 1 if datasets were damaged, and say how many places were left out."""
-    lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
-    for path, places in lost.items():
-        say(printable(f"{path}: damaged places, whose records are lost: {places} ({_REMEDY})"), err=True)
-    if lost:
-        click.get_current_context().exit(1)
-
-
-def require_torch(command: str) -> None:
-    """SettingError, with the command that installs torch, if torch is missing or broken."""
-    try:
-        import torch  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise SettingError(f"{command} needs torch: {install_command('torch')}") from error
-    except BROKEN_IMPORT as error:
-        raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
-
-
-class Optional(NamedTuple):
-    """A package that a command can do without: the extra that has it, and what is missing then, as text."""
-
-    package: str
-    extra: str
-    loss: str
-
-
-def require_packages(command: str, device: str | None, optional: Sequence[Optional]) -> None:
-    """SettingError if torch is missing, or Triton and this is for a GPU; else a note on the optional ones that are.
-
-    One message names all that is missing, and the command that installs it.
-    """
-    needed = [name for name in ("torch", "triton") if find_spec(name) is None]
-    if needed == ["triton"] and not _is_for_gpu(command, device):
-        needed = []
-    lacking = [each for each in optional if find_spec(each.package) is None]
-    extras = dict.fromkeys([*(["torch"] if needed else []), *(each.extra for each in lacking)])
-    without = [f"without {each.package} {each.loss}" for each in lacking]
-    text = "; ".join([*([f"{command} needs {' and '.join(needed)}"] if needed else []), *without])
-    if needed:
-        raise SettingError(f"{text}: {install_command(','.join(extras))}")
-    if lacking:
-        say(f"note: {text}: {install_command(','.join(extras))}", err=True)
-
-
-def _is_for_gpu(command: str, device: str | None) -> bool:
-    require_torch(command)
-    import torch
-
-    return device != "cpu" and torch.cuda.is_available()
-
-
-def require_inductor(command: str) -> None:
-    """SettingError, which says what to do, if torch is missing, or if Inductor, which imports Triton, is broken."""
-    require_torch(command)
-    try:
-        import diode_lut.hook.problems  # noqa: F401
-    except BROKEN_IMPORT as error:
-        remedy = "install torch and triton again; on a CPU, triton can be removed"
-        raise SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error

@@ -1,4 +1,4 @@
-"""``build`` and ``pack``."""
+"""``pack``, ``build`` and ``distill``: from timings to a dataset, a table and a model."""
 
 from __future__ import annotations
 
@@ -19,30 +19,63 @@ from diode_lut.cli.arguments import (
     TABLE_OUTPUT,
     Output,
     Typed,
-    end_with_losses,
     hardware_of,
+    output_option,
+)
+from diode_lut.cli.inputs import (
+    read_datasets,
     read_whole_table,
+    require_picture,
     require_same_device,
     require_torch,
+    say_losses,
 )
-from diode_lut.cli.evaluate import check_picture
 from diode_lut.cli.output import changing, in_a_file, is_standard, progress_bars, say
 from diode_lut.errors import as_lines, printable
 from diode_lut.files import require_writable
-from diode_lut.model.weights import SUFFIX
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult, Pruning
-    from diode_lut.distill import Distilled
     from diode_lut.model.ranking import Model
     from diode_lut.problem import Problem
     from diode_lut.table import Table
     from diode_lut.templates.config import Config
 
 
+@click.command("pack")
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
+@output_option(type=Output(DATASET, ".msgpack.zst", ".zst", ".msgpack"), help="The file to write: NAME.msgpack.zst.")
+@click.option(
+    "--measured-by",
+    metavar="NAME",
+    default="",
+    show_default=False,
+    help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
+)
+def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> int:
+    """Join datasets of the same hardware and software in a file.
+
+    The file is compact, and is read like any other dataset. The same timings give the same bytes, in any order. OUT may
+    be among the inputs.
+    """
+    from diode_lut.dataset import pack
+    from diode_lut.dataset.read import open_stream
+
+    datasets = [open_stream(each.path, each.contents) for each in inputs]
+    with progress_bars() as progress, in_a_file(output) as path:
+        packed = pack(datasets, path, progress.records, measured_by=measured_by)
+        size = path.stat().st_size
+    stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items())) or "none"
+    counts = f"{packed.problems} problems, {sum(packed.timings.values())} timings ({stages})"
+    say(printable(f"{output}: {counts}, {size} bytes"), err=is_standard(output))
+    if packed.copies:
+        say(f"  copies of other records, left out: {packed.copies}", err=is_standard(output))
+    return say_losses(datasets)
+
+
 @click.command("build")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=TABLE_OUTPUT, help="The table to write.")
+@output_option(type=TABLE_OUTPUT, help="The table to write.")
 @click.option(
     "--previous",
     metavar="FILE",
@@ -61,15 +94,10 @@ if TYPE_CHECKING:
     metavar="FRACTION",
     type=FRACTION,
     default=0.02,
-    show_default=True,
     help="How much slower than the best measured config an answer may be.",
 )
 @click.option(
-    "--layout",
-    type=LAYOUT,
-    default="nn",
-    show_default=True,
-    help="The layout of A and B in datasets that do not say it (torch-diode's).",
+    "--layout", type=LAYOUT, default="nn", help="The layout of A and B in datasets that do not say it (torch-diode's)."
 )
 @click.option(
     "--prune-with",
@@ -86,26 +114,22 @@ def build_command(
     epsilon: float,
     layout: str,
     model_file: Typed | None,
-) -> None:
+) -> int:
     """Build a table from datasets.
 
-    The table is small, and gives every measured problem a config within --epsilon of the best one measured for it.
-    Another config than aten is chosen only if it is faster than aten by more than noise. Datasets are those of collect,
-    or torch-diode's, as JSON or msgpack.
+    The table is small, and gives every measured problem a config within --epsilon of the best measured config. Another
+    config than aten is chosen only if it is faster than aten by more than noise. Datasets are those of collect, or
+    torch-diode's, as JSON or msgpack.
     """
     from diode_lut.build import build
-    from diode_lut.dataset import read_dataset
     from diode_lut.decide.catalog import open_model
     from diode_lut.table import placed, to_bytes
 
-    if not output.parent.is_dir():
-        raise click.UsageError(f"{output.parent}: no such directory to write the table to")
     with changing(output) as save:
         before = previous or (Typed(output) if output.exists() else None)
         table = read_whole_table(before, "correct it first, or build to another file") if before else None
         device = hardware_of(hardware) if hardware is not None else None
-        known = device or (table.hardware if table else None)
-        datasets = [read_dataset(each.path, hardware=known, layout=layout, contents=each.contents) for each in inputs]
+        datasets = read_datasets(inputs, device or (table.hardware if table else None), layout)
         model = open_model(model_file.file) if model_file else None
         if model:
             require_same_device(datasets, model)
@@ -116,15 +140,15 @@ def build_command(
                 previous=table,
                 epsilon=epsilon,
                 prune_with=_pruning(model) if model else None,
-                progress=lambda dataset: progress.track(dataset, dataset.path.name),
+                progress=progress.records,
             )
         save(to_bytes(placed(result.table, output)))
     say(as_lines(_summary(result, table, output)), err=is_standard(output))
-    end_with_losses(datasets)
+    return say_losses(datasets)
 
 
 def _pruning(model: Model) -> Pruning:
-    """Pruning with the model's answers, where they pass the thresholds of the settings."""
+    """Return pruning by the model's answers above the thresholds of the settings."""
     from diode_lut.build import Pruning
     from diode_lut.decide.sources import ModelSource, Threshold
     from diode_lut.settings import config
@@ -141,7 +165,7 @@ def _pruning(model: Model) -> Pruning:
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:
-    """The timings that were read, the rows made from them, and how good the table is."""
+    """Return the numbers of timings and rows, and the regret of the table."""
     entries = result.table.entries
     was = f" (before: {len(previous.entries)})" if previous else ""
     lines = [
@@ -160,77 +184,25 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     if result.unsolved:
         lines.append(f"  problems without a row, because nothing succeeded on them: {result.unsolved}")
     if result.too_noisy:
-        lines.append(
-            f"  too noisy to decide: {len(result.too_noisy)} of {result.problems} problems, whose rows say aten"
-        )
+        noisy = f"{len(result.too_noisy)} of {result.problems} problems"
+        lines.append(f"  too noisy to decide: {noisy}, whose rows say aten")
     lines += [f"  left out, because these cannot be its times: {reason}" for reason in result.doubted]
     lines += [f"  implausible, so the row says aten: {reason}" for reason in result.implausible]
     if result.without_aten:
-        lines.append(
-            f"  problems whose answer was not compared with aten, which was not measured: {result.without_aten}"
-        )
+        not_compared = "problems whose answer was not compared with aten, which was not measured"
+        lines.append(f"  {not_compared}: {result.without_aten}")
     if result.regrets:
         lines.append(f"regret: {result.worst_regret:.2%} at worst, {result.mean_regret:.2%} on average")
     return lines
 
 
-@click.command("pack")
-@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    required=True,
-    type=Output(DATASET, ".msgpack.zst", ".zst", ".msgpack"),
-    help="The file to write: NAME.msgpack.zst.",
-)
-@click.option(
-    "--measured-by",
-    metavar="NAME",
-    default="",
-    help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
-)
-def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> None:
-    """Join datasets of the same hardware and software in one file.
-
-    The file is compact, and is read like any other dataset. The same timings give the same bytes, in any order. OUT may
-    be one of IN.
-    """
-    from diode_lut.dataset import pack
-    from diode_lut.dataset.read import open_stream
-
-    if not output.parent.is_dir():
-        raise click.UsageError(f"{output.parent}: no such directory to write the dataset to")
-    datasets = [open_stream(each.path, each.contents) for each in inputs]
-    with progress_bars() as progress, in_a_file(output) as path:
-        packed = pack(
-            datasets, path, lambda dataset: progress.track(dataset, dataset.path.name), measured_by=measured_by
-        )
-        size = path.stat().st_size
-    count, on_stderr = sum(packed.timings.values()), is_standard(output)
-    stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items()))
-    told = f"{output}: {packed.problems} problems, {count} timings ({stages or 'none'}), {size} bytes"
-    say(printable(told), err=on_stderr)
-    if packed.copies:
-        say(f"  copies of other records, left out: {packed.copies}", err=on_stderr)
-    end_with_losses(datasets)
-
-
 @click.command("distill")
 @click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    required=True,
-    type=Output(MODEL, allow_dash=False),
-    help="The weights file to write.",
-)
+@output_option(type=Output(MODEL, allow_dash=False), help="The weights file to write.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     default=0,
-    show_default=True,
     help="Seed of the split and of training: the same seed gives the same model.",
 )
 @click.option(
@@ -238,7 +210,6 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> N
     metavar="N",
     type=click.IntRange(min=1),
     default=100,
-    show_default=True,
     help="Number of passes over the problems; fewer take less time.",
 )
 @click.option(
@@ -246,7 +217,6 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> N
     metavar="FRACTION",
     type=FRACTION_FOR_TESTS,
     default=0.2,
-    show_default=True,
     help="Fraction of the problems that is kept for testing.",
 )
 @click.option(
@@ -270,41 +240,33 @@ def distill_command(
     test: float,
     families: tuple[str, ...],
     picture: Path | None,
-) -> None:
+) -> int:
     """Train a model for GEMMs that no table covers.
 
-    It uses the timings of both stages, and validates the model on problems that it was not trained on. Training takes a
-    quarter of an hour for 10,000 problems on two CPU cores.
+    It uses the timings of both stages, and validates the model on problems kept from training. Training takes a quarter
+    of an hour for 10,000 problems on two CPU cores.
     """
-    if not output.parent.is_dir():
-        raise click.UsageError(f"{output.parent}: no such directory to write the model to")
+    from diode_lut.model.weights import SUFFIX, write_model
+
     if output.suffix != SUFFIX:
         raise click.UsageError(f"{output}: the name of a model must end with {SUFFIX}")
     require_writable(output)
     if picture is not None:
-        check_picture(picture)
+        require_picture(picture)
     require_torch("distill")
 
-    from diode_lut.dataset import read_dataset
     from diode_lut.distill import TrainingPlan, distill
+    from diode_lut.distill.validation import as_text, save_history
     from diode_lut.model.training_set import Split, parse_family
-    from diode_lut.model.weights import write_model
 
     split = Split(seed, test, tuple(map(parse_family, families)))
-    datasets = [read_dataset(each.path, contents=each.contents) for each in inputs]
+    datasets = read_datasets(inputs)
     distilled = distill(datasets, split, TrainingPlan(seed, epochs), report=lambda text: say(text, err=True))
     write_model(distilled.model, output)
-    _print(distilled, output)
-    if picture is not None:
-        from diode_lut.distill.validation import save_history
-
-        save_history(distilled.histories, picture, f"{output.name}, trained on {distilled.training_problems} problems")
-    end_with_losses(datasets)
-
-
-def _print(distilled: Distilled, output: Path) -> None:
-    from diode_lut.distill.validation import as_text
-
     for name, validation in distilled.validations.items():
         say(as_text(name, validation))
     say(printable(f"{output}: {output.stat().st_size} bytes, {len(distilled.model.candidates)} candidates"))
+    if picture is not None:
+        title = f"{output.name}, trained on {distilled.training_problems} problems"
+        save_history(distilled.histories, picture, title)
+    return say_losses(datasets)

@@ -1,4 +1,4 @@
-"""The command ``evaluate``: a table's, a model's or a function's choices against the best on measured problems."""
+"""``evaluate``, ``report`` and ``receipt``: the quality of choices, and the questions of programs."""
 
 from __future__ import annotations
 
@@ -12,26 +12,36 @@ from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.arguments import FIGURES, FILE, PAGE_OUTPUT, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed
-from diode_lut.cli.output import STANDARD, is_standard, progress_bars, say, write
-from diode_lut.errors import ProblemError, SettingError, as_command, install_command, printable
-from diode_lut.files import require_writable
+from diode_lut.cli.arguments import FIGURES, FILE, PAGE, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed, output_option
+from diode_lut.cli.inputs import (
+    read_datasets,
+    read_datasets_answered_by,
+    read_datasets_for,
+    records_of,
+    require_picture,
+    require_same_device,
+    say_losses,
+)
+from diode_lut.cli.output import PIPE_WIDTH, STANDARD, is_standard, progress_bars, say, write
+from diode_lut.errors import (
+    DatasetError,
+    ProblemError,
+    ReceiptError,
+    SettingError,
+    as_command,
+    install_command,
+    printable,
+)
 from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
-    from diode_lut.build.measurements import Measurements
     from diode_lut.dataset import Dataset, Record
     from diode_lut.decide.sources import Source
-    from diode_lut.evaluate import Evaluation
     from diode_lut.evaluate.evaluation import ReferenceKernels
     from diode_lut.hardware import Hardware
     from diode_lut.model.ranking import Model
-    from diode_lut.report import Asked, Side
+    from diode_lut.report import AskedProblem, Side
     from diode_lut.table import Table
-
-
-_WIDTH = 120
-"""Width of the output in columns if it is not a terminal."""
 
 
 @click.command("evaluate")
@@ -59,7 +69,6 @@ _WIDTH = 120
     "--against",
     metavar="CONFIG|FILE",
     default=str(ATEN),
-    show_default=True,
     help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
     "torch-diode, of whose kernels the fastest counts.",
 )
@@ -77,19 +86,19 @@ def evaluate_command(
     against: str,
     json_file: Path | None,
     picture: Path | None,
-) -> None:
+) -> int:
     """Compare a table's choices with the best measured kernels.
 
     It shows the gain over aten and the regret of the first choice for each problem in the datasets. A miss counts as
     aten. For attention, default stands for aten. With --model or --chooser it evaluates a model or a function instead.
     A model misses a problem if its answer is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
+    import orjson
     from rich.console import Console
 
-    from diode_lut.cli.arguments import end_with_losses
     from diode_lut.decide.sources import Threshold
     from diode_lut.evaluate import evaluate
-    from diode_lut.evaluate.formats import AsText
+    from diode_lut.evaluate.formats import AsText, as_json, save_picture
     from diode_lut.settings import config
 
     if everything and model_file is None:
@@ -99,27 +108,27 @@ def evaluate_command(
     subject, datasets = _subject(files, model_file, function)
     baseline = _baseline(against)
     if picture is not None:
-        check_picture(picture)
-    if json_file is not None and not json_file.parent.is_dir():
-        raise click.UsageError(f"{json_file.parent}: no such directory to write the figures to")
-    with progress_bars() as progress:
-        records = (record for each in datasets for record in progress.track(each, each.path.name))
-        measured = _measured(subject.source, everything, records)
-        evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
+        require_picture(picture)
+    measured = _measured(subject.source, everything, records_of(datasets))
+    evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
     on_stderr = json_file is not None and is_standard(json_file)
-    width = None if sys.stdout.isatty() else _WIDTH
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
     Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
     if json_file is not None:
-        _write_json(json_file, evaluation, subject, datasets)
+        origin: dict[str, Any] = {
+            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{subject.source.digest}",
+            "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
+            "hardware": str(subject.hardware),
+            **({"rows": subject.source.rows} if subject.kind == "table" else {}),
+        }
+        write(json_file, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
     if picture is not None:
-        from diode_lut.evaluate.formats import save_picture
-
         save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
-    end_with_losses(datasets)
+    return say_losses(datasets)
 
 
 def _baseline(against: str) -> ReferenceKernels | str:
-    """The solution file of this name; else the config, as it was typed; ProblemError if it is neither."""
+    """Read the solution file of this name, or return the config, as typed. ProblemError if it is neither."""
     from diode_lut.evaluate.evaluation import read_solution
 
     if against == STANDARD or Path(against).is_file():
@@ -133,7 +142,7 @@ def _baseline(against: str) -> ReferenceKernels | str:
 
 
 class _Subject(NamedTuple):
-    """What is evaluated, which is a ``kind`` of source, and for which hardware."""
+    """A source to evaluate, its kind (table, model or chooser), its name and its hardware."""
 
     kind: str
     name: str
@@ -144,8 +153,7 @@ class _Subject(NamedTuple):
 def _subject(
     files: tuple[Typed, ...], model_file: Typed | None, function: str | None
 ) -> tuple[_Subject, Sequence[Dataset]]:
-    """What to evaluate, and on which datasets."""
-    from diode_lut.cli.arguments import read_datasets_alike, read_datasets_answered_by
+    """Open the source to evaluate, and its datasets."""
     from diode_lut.decide.catalog import is_model, open_model, open_table, source_of
     from diode_lut.decide.choosers import Chooser, ChooserSource, load_function
 
@@ -154,7 +162,12 @@ def _subject(
         raise click.UsageError(f"{named}: a table; with --model or --chooser only datasets are given")
     if function is not None:
         chooser = Chooser(load_function(function), function)
-        datasets, device = read_datasets_alike(files)
+        first, *others = datasets = read_datasets(files)
+        device = first.header.hardware
+        for each in others:
+            found = each.header.hardware
+            if not found.same_device(device):
+                raise DatasetError(f"{each.path}: measured on {found}, but {first.path} on {device}")
         return _Subject("chooser", function, ChooserSource(chooser, device), device), datasets
     if model_file is not None:
         model = open_model(model_file.file)
@@ -171,10 +184,10 @@ def _subject(
 
 
 def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
-    """The records to evaluate on.
+    """Return the records to evaluate on.
 
-    A model or a function can choose any config, so the times of both stages count. For a model these are only the
-    unseen problems.
+    A model or a function can choose any config, so the times of both stages count. A model is evaluated on unseen
+    problems only, unless ``everything`` counts.
     """
     from diode_lut.dataset.write import combined
     from diode_lut.decide.sources import ModelSource, TableSource
@@ -187,11 +200,10 @@ def _measured(source: Source, everything: bool, records: Iterable[Record]) -> It
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
-    """The records of problems that the model was not trained on; the number of other problems is printed.
+    """Yield the records of problems outside of the model's training, and print the number of other problems.
 
     DatasetError is raised at the end if there are only other problems.
     """
-    from diode_lut.errors import DatasetError
     from diode_lut.model.training_set import TRAIN
 
     left_out, unseen = set(), 0
@@ -204,45 +216,14 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
     if left_out and not unseen:
         raise DatasetError("the model may have been trained on all of these problems: --all includes them")
     if left_out:
-        say(
-            f"left out: {len(left_out)} problems that the model may have been trained on (--all includes them)",
-            err=True,
-        )
-
-
-def check_picture(path: Path) -> None:
-    """Check before any work that a picture can be drawn and written; SettingError, UsageError or OSError if not."""
-    if not path.parent.is_dir():
-        raise click.UsageError(f"{path.parent}: no such directory to write the picture to")
-    require_writable(path)
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise SettingError(f"--picture needs matplotlib: {install_command('report')}") from error
-    formats = Figure().canvas.get_supported_filetypes()
-    if path.suffix.lstrip(".") not in formats:
-        raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")
-
-
-def _write_json(path: Path, evaluation: Evaluation, subject: _Subject, datasets: Sequence[Dataset]) -> None:
-    import orjson
-
-    from diode_lut.evaluate.formats import as_json
-
-    source = subject.source
-    origin: dict[str, Any] = {
-        subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
-        "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
-        "hardware": str(subject.hardware),
-        **({"rows": source.rows} if subject.kind == "table" else {}),
-    }
-    write(path, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+        trained = f"{len(left_out)} problems that the model may have been trained on"
+        say(f"left out: {trained} (--all includes them)", err=True)
 
 
 @click.command("report")
 @click.argument("table_file", metavar="TABLE", type=TABLE)
 @click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=PAGE_OUTPUT, help="The page to write: NAME.html.")
+@output_option(type=Output(PAGE, ".html"), help="The page to write: NAME.html.")
 @click.option(
     "--beside",
     metavar="FILE",
@@ -270,104 +251,74 @@ def report_command(
     beside: Typed | None,
     receipts: tuple[Typed, ...],
     link_base: str | None,
-) -> None:
-    """Write an HTML page that shows what a table covers and gains.
+) -> int:
+    """Write an HTML page of the coverage and the gains of a table.
 
     The page shows which sizes each row covers, which template wins, and the gain over aten. With datasets it also shows
     each measured problem and the regret of its answer. The page needs no network.
     """
-    from diode_lut.cli.arguments import end_with_losses, read_datasets_for, require_same_device
-    from diode_lut.decide.catalog import open_table
+    from diode_lut.build.measurements import measurements_of
+    from diode_lut.decide.catalog import is_model, open_model, open_table, source_of
+    from diode_lut.decide.sources import Threshold
+    from diode_lut.evaluate import evaluate_on
+    from diode_lut.settings import config
     from diode_lut.table.read import read_bytes
 
-    if not output.parent.is_dir():
-        raise click.UsageError(f"{output.parent}: no such directory to write the page to")
-    file = table_file.read(read_bytes)
-    table = open_table(table_file.path, file)
+    contents = table_file.read(read_bytes)
+    table = open_table(table_file.path, contents)
     datasets = read_datasets_for(table, inputs)
     try:
         from diode_lut.report import Side, as_data, as_page
     except ModuleNotFoundError as error:
         raise SettingError(f"report needs {error.name}: {install_command('report')}") from error
-    measurements = _measurements(datasets)
-    sides = [Side(table, _evaluation(table, measurements), _link(table_file.path, output, link_base), file)]
-    if beside is not None:
-        sides.append(_beside(beside, measurements, _link(beside.path, output, link_base)))
-        require_same_device(datasets, sides[1].chooser)
+    measurements = measurements_of(records_of(datasets)) if datasets else None
+
+    def side(chooser: Table | Model, file: Path, contents: bytes | None) -> Side:
+        evaluation = None
+        if measurements is not None:
+            evaluation = evaluate_on(source_of(chooser), measurements, threshold=Threshold.of(config))
+        link = quote(Path(os.path.relpath(file.resolve(), output.resolve().parent)).as_posix())
+        if link_base is not None:
+            link = f"{link_base.rstrip('/')}/{quote(file.name)}"
+        return Side(chooser, evaluation, link if contents else "", contents)
+
+    first, other = side(table, table_file.path, contents), None
+    if beside is not None and is_model(beside.path):
+        other = side(open_model(beside.file), beside.path, None)
+    elif beside is not None:
+        contents = beside.read(read_bytes)
+        other = side(open_table(beside.path, contents), beside.path, contents)
+    if other is not None:
+        require_same_device(datasets, other.chooser)
     with progress_bars() as progress:
         data = as_data(
-            sides[0],
-            beside=sides[1] if sides[1:] else None,
+            first,
+            beside=other,
             datasets=[dataset.path.name for dataset in datasets],
             asked=_asked(receipts, table.hardware) if receipts else (),
             track=lambda problems: progress.track(problems, "model", len(problems)),
         )
-    page = as_page(data)
-    write(output, page.encode())
-    problems = f", {len(sides[0].cases)} problems" if datasets else ""
-    say(
-        printable(f"{output}: {len(table.entries)} rows{problems}, {len(page.encode())} bytes"), err=is_standard(output)
-    )
-    end_with_losses(datasets)
+    page = as_page(data).encode()
+    write(output, page)
+    problems = f", {len(first.cases)} problems" if datasets else ""
+    say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page)} bytes"), err=is_standard(output))
+    return say_losses(datasets)
 
 
-def _measurements(datasets: list[Dataset]) -> Measurements | None:
-    """The timings of all datasets, combined; None without any."""
-    from diode_lut.build.measurements import measurements_of
-
-    if not datasets:
-        return None
-    with progress_bars() as progress:
-        return measurements_of(record for each in datasets for record in progress.track(each, each.path.name))
-
-
-def _evaluation(chooser: Table | Model, measurements: Measurements | None) -> Evaluation | None:
-    """The evaluation on all measured problems; None without any."""
-    from diode_lut.decide.catalog import source_of
-    from diode_lut.decide.sources import Threshold
-    from diode_lut.evaluate import evaluate_on
-    from diode_lut.settings import config
-
-    if measurements is None:
-        return None
-    return evaluate_on(source_of(chooser), measurements, threshold=Threshold.of(config))
-
-
-def _beside(typed: Typed, measurements: Measurements | None, link: str) -> Side:
-    from diode_lut.decide.catalog import is_model, open_model, open_table
-    from diode_lut.report import Side
-    from diode_lut.table.read import read_bytes
-
-    if is_model(typed.path):
-        model = open_model(typed.file)
-        return Side(model, _evaluation(model, measurements))
-    file = typed.read(read_bytes)
-    table = open_table(typed.path, file)
-    return Side(table, _evaluation(table, measurements), link, file)
-
-
-def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[Asked]:
-    """What programs asked for on devices of this architecture, the most frequent first; ReceiptError if nothing."""
-    from diode_lut.errors import ReceiptError
+def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:
+    """Return the questions on this architecture, the most frequent first. ReceiptError if there are none."""
     from diode_lut.receipts.read import read_receipt
     from diode_lut.receipts.receipt import merge_receipts
-    from diode_lut.report import Asked
+    from diode_lut.report import AskedProblem
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in receipts)
     devices = [device for found, device in merged.devices.items() if found.same_arch(hardware)]
-    hits = [Asked(hit.problem, calls, hit.tier) for each in devices for hit, calls in each.hits.items()]
-    misses = [Asked(miss.problem, calls, "") for each in devices for miss, calls in each.misses.items()]
+    hits = [AskedProblem(hit.problem, calls, hit.tier) for each in devices for hit, calls in each.hits.items()]
+    misses = [AskedProblem(miss.problem, calls, "") for each in devices for miss, calls in each.misses.items()]
     if not hits and not misses:
         found = ", ".join(map(str, merged.devices)) or "no device"
         raise ReceiptError(f"{receipts[0].path}: nothing was asked on {hardware} (the receipt is of: {found})")
     return sorted([*hits, *misses], key=lambda asked: (-asked.calls, asked))
-
-
-def _link(table_file: Path, output: Path, base: str | None) -> str:
-    """The URL of the table's file, for links on the page."""
-    if base is not None:
-        return f"{base.rstrip('/')}/{quote(table_file.name)}"
-    return quote(Path(os.path.relpath(table_file.resolve(), output.resolve().parent)).as_posix())
 
 
 _FORMATS = {"text": "diode_lut.receipts.summary:as_text", "json": "diode_lut.receipts.summary:as_json"}
@@ -381,15 +332,14 @@ _FORMATS = {"text": "diode_lut.receipts.summary:as_text", "json": "diode_lut.rec
     "form",
     type=click.Choice(list(_FORMATS)),
     default="text",
-    show_default=True,
     help="A report for people, or JSON with the figures and all misses.",
 )
 def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) -> None:
-    """Sum up what programs asked, what was answered, and what was missed.
+    """Sum up the questions of programs, the answers, and the misses.
 
     A program writes a receipt if it runs with DIODE_LUT_RECEIPT=FILE, or under `run`. For each device the report shows
     how many calls each table and model answered, and the misses, by the time that they may have cost: an estimate from
-    a roofline and from what the model expects to save. `collect --problems` takes receipts.
+    a roofline and from the model's expected saving. `collect --problems` takes receipts.
     """
     from diode_lut.receipts.read import read_receipt
     from diode_lut.receipts.receipt import merge_receipts, receipt_bytes

@@ -1,11 +1,11 @@
-"""The commands ``explain`` and ``doctor``."""
+"""``explain`` and ``doctor``: the kernel of a GEMM, and whether tables can be used on this machine."""
 
 from __future__ import annotations
 
 import logging
 import re
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,28 +27,22 @@ from diode_lut.problem import (
 
 if TYPE_CHECKING:
     from diode_lut.decide.dynamic import Axis
-    from diode_lut.model.ranking import Model
-    from diode_lut.table import Table
 
 
-class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in some releases of click
-    """A size that may change, with its range, as an Axis."""
+def _axis(text: str) -> Axis:
+    """Return the name and the range of a dynamic size."""
+    from diode_lut.decide.dynamic import Axis
 
-    name = "SIZE=LOW:HIGH"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Axis:
-        from diode_lut.decide.dynamic import Axis
-
-        found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", value.casefold())
-        try:
-            low, high = (size_of(found[2]), size_of(found[3]) if found[3] else None) if found else (0, None)
-        except ProblemError as error:
-            self.fail(str(error), param, ctx)
-        if high and high < low:
-            self.fail(f"{value!r} ends before it begins", param, ctx)
-        if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
-            self.fail(f"{value!r} is not a size and its range, such as m=1:8192, or m=1: without an end", param, ctx)
-        return Axis((found[1],), low, high)
+    found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", text.casefold())
+    try:
+        low, high = (size_of(found[2]), size_of(found[3]) if found[3] else None) if found else (0, None)
+    except ProblemError as error:
+        raise click.BadParameter(str(error)) from None
+    if high and high < low:
+        raise click.BadParameter(f"{text!r} ends before it begins")
+    if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
+        raise click.BadParameter(f"{text!r} is not a size and its range, such as m=1:8192, or m=1: without an end")
+    return Axis((found[1],), low, high)
 
 
 @click.command("explain")
@@ -56,9 +50,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 @click.argument("m", type=SIZE)
 @click.argument("n", type=SIZE)
 @click.argument("k", type=SIZE)
-@click.option(
-    "--batch", type=SIZE, default=1, show_default=True, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm."
-)
+@click.option("--batch", type=SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm.")
 @click.option(
     "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
 )
@@ -70,15 +62,14 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
 )
 @click.option(
     "--align",
-    type=click.Choice([str(align) for align in ALIGNS]),
+    type=click.Choice(ALIGNS),
     help="16 if every row of A and B starts on a 16-byte boundary, else 2.  [default: that of packed matrices]",
 )
 @click.option(
     "--epilogue",
     type=EPILOGUE,
     default=NO_EPILOGUE,
-    show_default=True,
-    help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu or a "
+    help="Class of the pointwise work that is fused after the GEMM: light such as relu, medium such as silu or a "
     "residual, heavy such as gelu with tanh.",
 )
 @click.option(
@@ -89,12 +80,13 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
     "causal or computed-score-captured.",
 )
-@click.option("--heads", "h", type=SIZE, default=1, show_default=True, help="Query heads of attention.")
-@click.option("--group", "g", type=SIZE, default=1, show_default=True, help="Those that share keys and values.")
+@click.option("--heads", "h", type=SIZE, default=1, help="Query heads of attention.")
+@click.option("--group", "g", type=SIZE, default=1, help="Those that share keys and values.")
 @click.option("--value-dim", "v", type=SIZE, help="Head dimension of attention's values.  [default: K]")
 @click.option(
     "--dynamic",
-    type=_Dynamic(),
+    type=_axis,
+    metavar="SIZE=LOW:HIGH",
     multiple=True,
     help="A size that may change, such as m=1:8192: show which kernel each part of its range gets.",
 )
@@ -110,9 +102,7 @@ class _Dynamic(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # gene
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
-@click.pass_context
 def explain_command(
-    ctx: click.Context,
     op: str,
     m: int,
     n: int,
@@ -120,7 +110,7 @@ def explain_command(
     batch: int,
     dtype: str | None,
     layout: str | None,
-    align: str | None,
+    align: int | None,
     epilogue: str,
     variant: str | None,
     h: int,
@@ -130,66 +120,58 @@ def explain_command(
     hardware: str | None,
     table: Typed | None,
     chooser: str | None,
-) -> None:
+) -> int:
     """Show which kernel a GEMM gets, from which row, and why.
 
     OP is an op of the table format: mm or another that multiplies an M x K and a K x N matrix; grouped_mm, with M rows
-    in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys
-    of K elements. The output names the configs, the
-    row of the table that answers, the rows that would answer next, and what the model expects. It exits
-    with 1 if neither a table nor a model answers.
+    in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys of K
+    elements. The output names the configs, the row that answers, the rows that would answer next, and the gain that the
+    model expects. It exits with 1 if neither a table nor a model answers.
     """
     from diode_lut import api
+    from diode_lut.decide.catalog import open_file, open_table
 
     device = hardware if hardware is None or table is not None else hardware_of(hardware)
-    alignment = int(align) if align else None
     dtypes = DOMAINS[op].dtypes
-    dtype = dtype or ("bfloat16" if "bfloat16" in dtypes else dtypes[0])
-    layout = layout or DOMAINS[op].layouts[0]
     problem = Problem.of(
         op,
         m,
         n,
         k,
         b=batch,
-        dtype=dtype,
-        layout=layout,
-        align=alignment,
+        dtype=dtype or ("bfloat16" if "bfloat16" in dtypes else dtypes[0]),
+        layout=layout or DOMAINS[op].layouts[0],
+        align=align,
         epilogue=epilogue,
         variant=variant or NO_VARIANT,
         h=h,
         g=g,
         v=v,
     )
-    first = None if table is None else _opened(table)
-    if dynamic:
-        axis, *more = dynamic
-        if more:
-            raise click.BadParameter("one size at a time", param_hint="--dynamic")
-        if op in (*ATTENTION, *GROUPED, *SCALED):
-            reason = f"where sizes of {op} may change, Inductor decides alone"
-            raise click.BadParameter(reason, param_hint="--dynamic")
-        if axis.fields[0] not in OP_SIZES[op]:
-            raise click.BadParameter(f"{op} has no size {axis.fields[0]}", param_hint="--dynamic")
+    first = None
+    if table is not None:  # a model has to be in a file
+        first = open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
+    if not dynamic:
         with _registered(chooser):
-            over = api.explanation_over(problem, axis, hardware=device, first=first)
-        say(str(over))
-        ctx.exit(0 if over.parts or over.whole.configs else 1)
+            explanation = api.explanation(problem, hardware=device, first=first)
+        say(str(explanation))
+        return 0 if explanation.decision.configs else 1
+    axis, *more = dynamic
+    if more:
+        raise click.BadParameter("one size at a time", param_hint="--dynamic")
+    if op in (*ATTENTION, *GROUPED, *SCALED):
+        reason = f"where sizes of {op} may change, Inductor decides alone"
+        raise click.BadParameter(reason, param_hint="--dynamic")
+    if axis.fields[0] not in OP_SIZES[op]:
+        raise click.BadParameter(f"{op} has no size {axis.fields[0]}", param_hint="--dynamic")
     with _registered(chooser):
-        explanation = api.explanation(problem, hardware=device, first=first)
-    say(str(explanation))
-    ctx.exit(0 if explanation.decision.configs else 1)
-
-
-def _opened(table: Typed) -> Table | Model:
-    """The table or model; a model has to be in a file."""
-    from diode_lut.decide.catalog import open_file, open_table
-
-    return open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
+        over = api.explanation_over(problem, axis, hardware=device, first=first)
+    say(str(over))
+    return 0 if over.parts or over.whole.configs else 1
 
 
 def _registered(chooser: str | None) -> AbstractContextManager[object]:
-    """The function MODULE:FUNCTION is registered, if there is one."""
+    """Register the function MODULE:FUNCTION, if there is one."""
     if chooser is None:
         return nullcontext()
     from diode_lut.api import register_chooser
@@ -198,30 +180,26 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
     return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
 
 
-_COLORS = {"ok": "green", "note": "yellow", "wrong": "red"}
-"""By how a finding of doctor begins."""
-
-
 @click.command("doctor")
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Check this function, too, as register_chooser takes it.")
-@click.pass_context
-def doctor_command(ctx: click.Context, chooser: str | None) -> None:
+def doctor_command(chooser: str | None) -> int:
     """Check whether tables can be used on this machine.
 
-    It looks at PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them; then at the
-    settings and threads that a program gets from this environment. It compiles nothing. Each finding that is wrong
-    comes with what to do, and makes the exit code 1.
+    It looks at PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them, then at the
+    settings and threads of a program in this environment. It compiles nothing. A finding in the state "wrong" comes
+    with a remedy, and makes the exit code 1.
     """
     from diode_lut.doctor import examine
 
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
-    found = False
+    colors = {"ok": "green", "note": "yellow", "wrong": "red"}
+    wrong = False
     with _registered(chooser):
         for subject, findings in examine():
             say(f"{subject}:")
             for finding in findings:
-                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=_COLORS)
+                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=colors)
                 if finding.remedy:
                     say(printable(f"       to do: {finding.remedy}"))
-                found |= finding.state == "wrong"
-    ctx.exit(1 if found else 0)
+                wrong |= finding.state == "wrong"
+    return int(wrong)

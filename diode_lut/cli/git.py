@@ -1,4 +1,4 @@
-"""``diff``, ``merge``, and ``git-setup``, which has git use them on tables."""
+"""``diff``, ``merge``, ``resolve``, and ``git-setup``, by which git uses them on tables."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import FILE, TABLE, TABLE_OUTPUT, Typed, git_output, read_whole_table
-from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, progress_bars, say
+from diode_lut.cli.arguments import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
+from diode_lut.cli.inputs import read_datasets_for, read_whole_table, records_of
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, say, say_error
 from diode_lut.errors import SettingError, TableError, as_command, printable
 from diode_lut.files import read_at_most, replacing
 
 if TYPE_CHECKING:
-    from diode_lut.diff import Effect
     from diode_lut.table import Table
-
+    from diode_lut.table.edit import Merged
 
 _FORMATS = {style: f"diode_lut.diff:as_{style}" for style in ("text", "json", "markdown")}
 
@@ -30,56 +30,37 @@ _FORMATS = {style: f"diode_lut.diff:as_{style}" for style in ("text", "json", "m
 @click.argument("old", type=TABLE)
 @click.argument("new", type=TABLE)
 @click.option(
-    "--dataset",
-    "inputs",
-    metavar="FILE",
-    multiple=True,
-    type=FILE,
-    help="Show the effect on these measured problems.",
+    "--dataset", "inputs", metavar="FILE", multiple=True, type=FILE, help="Show the effect on these measured problems."
 )
 @click.option(
     "--format",
     "style",
     type=click.Choice(list(_FORMATS)),
     default="text",
-    show_default=True,
     help="For a terminal, for programs, or for a comment on a pull request.",
 )
-@click.pass_context
-def diff_command(ctx: click.Context, old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) -> None:
+def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) -> int:
     """Show how two tables differ, row by row.
 
-    It lists rows that were added or removed, that cover fewer or more problems, or that have another first config. With
-    --dataset, which may be given several times, it also shows the problems that get another config, and how much faster
-    or slower they are. It exits with 0 if both tables have the same rows, in any order, with 1 if not, and with 2 if a
-    file is no table.
+    It lists added and removed rows, and rows with a larger or smaller coverage or another first config. With --dataset,
+    which may be given several times, it also shows the problems with another config, and how much faster or slower they
+    are. It exits with 0 if both tables have the same rows, in any order, with 1 if not, and with 2 if a file is no
+    table.
     """
     from diode_lut.decide.catalog import open_table
-    from diode_lut.diff import compare
+    from diode_lut.diff import compare, effect_of
 
     try:
         old_table, new_table = open_table(old.path, old.contents), open_table(new.path, new.contents)
-    except TableError as error:  # exit code 1 would mean that they differ
-        say(f"error: {error}", err=True, colors=ERROR)
-        ctx.exit(2)
+    except TableError as error:
+        say_error(error)
+        return 2  # 1 would mean that they differ
     diff = compare(old_table, new_table)
-    effect = _effect(old_table, new_table, inputs) if inputs else None
+    records = records_of(read_datasets_for(new_table, inputs))
+    effect = effect_of(old_table, new_table, records) if inputs else None
     report = resolve_name(_FORMATS[style])(str(old.path), str(new.path), diff, effect)
     say(report, colors=CHANGES if style == "text" else None)
-    ctx.exit(1 if diff else 0)
-
-
-def _effect(old: Table, new: Table, inputs: tuple[Typed, ...]) -> Effect:
-    from diode_lut.cli.arguments import read_datasets_for
-    from diode_lut.diff import effect_of
-
-    datasets = read_datasets_for(new, inputs)
-    with progress_bars() as progress:
-        records = (record for each in datasets for record in progress.track(each, each.path.name))
-        return effect_of(old, new, records)
-
-
-_REMEDY = "correct it first"
+    return 1 if diff else 0
 
 
 @click.command("merge")
@@ -90,17 +71,17 @@ _REMEDY = "correct it first"
     metavar="OUT",
     type=TABLE_OUTPUT,
     default=STANDARD,
+    show_default=False,
     help="The table to write.  [default: standard output]",
 )
 @click.option("--path", metavar="PATH", help="What messages call the table, whose versions git has in temporary files.")
-@click.pass_context
-def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path, path: str | None) -> None:
+def merge_command(files: tuple[Typed, ...], output: Path, path: str | None) -> int:
     """Merge two changes of a table, or join two tables.
 
     With BASE, the result has the changes of OURS and THEIRS. Without BASE, or if BASE is an empty file, it has the rows
-    of both. If both sides changed a row, the one with the better evidence stays: a note, a gain that is larger by more
-    than noise, more measured problems, newer software. If nothing decides, that is a conflict: OURS stays, and its note
-    names THEIRS. A line is printed for every row that is dropped. The exit code is 1 if there are conflicts.
+    of both. If both sides changed a row, the row with the better evidence stays: a note, a gain larger by more than
+    noise, more measured problems, newer software. If nothing decides, it is a conflict: OURS stays, and its note names
+    THEIRS. A line is printed for every dropped row. The exit code is 1 if there are conflicts.
     """
     from diode_lut.table import to_bytes
     from diode_lut.table.edit import merge
@@ -112,13 +93,19 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path, pa
         sides = zip(files, ("base", "ours", "theirs")[-len(files) :], strict=True)
         files = tuple(Typed(Path(f"{path} ({side})"), file.read(read_bytes)) for file, side in sides)
     *bases, ours, theirs = files
+    # git gives an empty file where both sides added the same file
+    bases = [each for each in bases if (each.path.stat().st_size if each.contents is None else each.contents)]
     with changing(output) as save:
-        base = next((read_whole_table(file, _REMEDY) for file in bases if not _is_empty(file)), None)
-        merged = merge(base, read_whole_table(ours, _REMEDY), read_whole_table(theirs, _REMEDY))
-        for remark in merged.remarks:
-            say(str(remark), err=True, colors=ERROR)
+        base = read_whole_table(bases[0]) if bases else None
+        merged = merge(base, read_whole_table(ours), read_whole_table(theirs))
+        _say_remarks(merged)
         save(to_bytes(merged.table))
-    ctx.exit(1 if merged.conflicts else 0)
+    return 1 if merged.conflicts else 0
+
+
+def _say_remarks(merged: Merged) -> None:
+    for remark in merged.remarks:
+        say(str(remark), err=True, colors=ERROR)
 
 
 @click.command("resolve")
@@ -126,13 +113,12 @@ def merge_command(ctx: click.Context, files: tuple[Typed, ...], output: Path, pa
 @click.option("--ours", is_flag=True, help="Take the row of the branch that is merged into.")
 @click.option("--theirs", is_flag=True, help="Take the row of the branch that is merged.")
 @click.option("--best", is_flag=True, help="Take the row with the larger gain, if one has it.")
-@click.pass_context
-def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
-    """Decide the conflicts that a git merge or rebase left in a table.
+def resolve_command(file: Path, **sides: bool) -> int:
+    """Decide the conflicts of a git merge or rebase in a table.
 
-    The three versions that git keeps during a merge are merged again, row by row. Rows in conflict are taken from the
-    side that you name. Then `git add` the file. It works without git-setup as well. A file that was edited since the
-    merge is not changed. The exit code is 1 if conflicts are left.
+    The three versions in git's index are merged again, row by row. Rows in conflict are taken from the side named. Then
+    `git add` the file. It works without git-setup as well. A file edited since the merge is not changed. The exit code
+    is 1 if conflicts are left.
     """
     from diode_lut.table import to_bytes
     from diode_lut.table.edit import merge
@@ -144,8 +130,7 @@ def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
     (prefer,) = chosen
     base, ours, theirs = (_version_in_conflict(file, stage) for stage in (1, 2, 3))
     if ours is None or theirs is None:
-        remedy = "is not in conflict: in git, no merge of it is waiting for a decision"
-        raise SettingError(f"{file}: {remedy}")
+        raise SettingError(f"{file}: is not in conflict: in git, no merge of it is waiting for a decision")
     before, merged = merge(base, ours, theirs), merge(base, ours, theirs, prefer)
     with changing(file) as save:
         found = read_bytes(file).replace(b"\r\n", b"\n")  # as core.autocrlf writes files
@@ -153,25 +138,19 @@ def resolve_command(ctx: click.Context, /, file: Path, **sides: bool) -> None:
             remedy = f"`{as_command('git', 'checkout', '--merge', '--', file)}` brings the conflict back"
             raise SettingError(f"{file}: was edited since the merge: {remedy}")
         save(to_bytes(merged.table))
-    for remark in merged.remarks:
-        say(str(remark), err=True, colors=ERROR)
+    _say_remarks(merged)
     decided = len(before.conflicts) - len(merged.conflicts)
     say(printable(f"{file}: {decided} of {len(before.conflicts)} conflicts decided"))
-    ctx.exit(1 if merged.conflicts else 0)
+    return 1 if merged.conflicts else 0
 
 
 def _version_in_conflict(file: Path, stage: int) -> Table | None:
-    """The version of a file that git keeps at this stage of a merge: 1 is the common one, 2 ours, 3 theirs."""
+    """Read the version of a file at a stage of a merge in git: 1 is the common version, 2 ours, 3 theirs."""
     try:
         data = git_output(file.absolute().parent, "cat-file", "blob", f":{stage}:./{file.name}")
     except SettingError:
         return None
-    return read_whole_table(Typed(file, data), _REMEDY)
-
-
-def _is_empty(typed: Typed) -> bool:
-    """Whether a file has nothing in it, as git gives one where both sides added the same file."""
-    return not (typed.path.stat().st_size if typed.contents is None else typed.contents)
+    return read_whole_table(Typed(file, data))
 
 
 DRIVER = "diode-lut"
@@ -182,64 +161,52 @@ TABLES = ("tables/*.json",)
 
 MODELS = "*.mlp.safetensors"
 
-_MAX_BYTES = 1 << 20
-"""Size limit of the attributes file."""
-
-
-def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
-    """Set up the clone that contains ``directory``, and return its attributes file; a second time changes nothing.
-
-    ``python`` is the interpreter that git runs. Only the clone's own configuration and attributes are written, nothing
-    that is committed. SettingError if this is no clone, a pattern is invalid, or git fails.
-    """
-    for pattern in tables:
-        _require_pattern(pattern)
-    attributes = directory / _git(directory, "rev-parse", "--git-path", "info/attributes")
-    for name, value in _settings(shlex.quote(python)).items():
-        _git(directory, "config", "--local", name, value)
-    # Tables have the line ends of their canonical form, whatever core.autocrlf says
-    lines = [*(f"{pattern} eol=lf diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
-    attributes.parent.mkdir(exist_ok=True)
-    with replacing(attributes) as save:
-        present = os.fsdecode(read_at_most(attributes, _MAX_BYTES)).splitlines() if attributes.exists() else []
-        new = [line for line in lines if line not in present]
-        if new:
-            save(os.fsencode("".join(f"{line}\n" for line in (*present, *new))))
-    return attributes
-
-
-def _require_pattern(pattern: str) -> None:
-    """SettingError unless it is a pattern of paths in the clone, which cannot be read as another line of attributes."""
-    plain = re.fullmatch(r"[^\s\"\x00-\x1f\x7f]+", pattern) and not pattern.startswith(("#", "!", "[attr]"))
-    if not plain or ".." in pattern.split("/"):
-        allowed = "no blanks, quotes or '..', and not beginning with #, ! or [attr]"
-        raise SettingError(f"pattern {pattern!r} is not one of files in the clone (allowed: {allowed})")
-
-
-def _settings(python: str) -> dict[str, str]:
-    """Git's settings for our drivers; a file that is no table is shown unchanged."""
-    return {
-        f"diff.{DRIVER}.textconv": f'show() {{ {python} -m diode_lut show -- "$1" 2>/dev/null || cat -- "$1"; }}; show',
-        f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
-        f"merge.{DRIVER}.name": "diode_lut merge",
-        f"merge.{DRIVER}.driver": f"{python} -m diode_lut merge %O %A %B -o %A --path %P",
-    }
-
-
-def _git(directory: Path, *arguments: str) -> str:
-    """What git prints, without the line's end."""
-    return os.fsdecode(git_output(directory, *arguments)).rstrip("\n")
-
 
 @click.command("git-setup")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 def git_setup_command(patterns: tuple[str, ...]) -> None:
     """Have git, in this clone, show and merge tables row by row.
 
-    PATTERN says which files are tables, as in .gitattributes; by default tables/*.json. After that, git diff, log and
-    show print tables and models (*.mlp.safetensors) as the command show does, and git merge uses the command merge. No
-    committed file is changed.
+    PATTERN names the tables, as in .gitattributes; by default tables/*.json. After it, git diff, log and show print
+    tables and models (*.mlp.safetensors) as the command show does, and git merge uses the command merge. No committed
+    file is changed.
     """
     tables = patterns or TABLES
     attributes = set_up(Path.cwd(), sys.executable, tables)
     say(printable(f"{attributes}: {', '.join(tables)}"))
+
+
+def set_up(directory: Path, python: str, tables: Iterable[str] = TABLES) -> Path:
+    """Set up the clone of a directory, and return its attributes file. A second time changes nothing.
+
+    ``python`` is the interpreter for git to run. Only the clone's own configuration and attributes are written, nothing
+    committed. SettingError if there is no clone, a pattern is invalid, or git fails.
+    """
+
+    def git(*arguments: str) -> str:
+        return os.fsdecode(git_output(directory, *arguments)).rstrip("\n")
+
+    for pattern in tables:  # none may be read as another line of attributes
+        plain = re.fullmatch(r"[^\s\"\x00-\x1f\x7f]+", pattern) and not pattern.startswith(("#", "!", "[attr]"))
+        if not plain or ".." in pattern.split("/"):
+            allowed = "no blanks, quotes or '..', and not beginning with #, ! or [attr]"
+            raise SettingError(f"pattern {pattern!r} is not one of files in the clone (allowed: {allowed})")
+    attributes = directory / git("rev-parse", "--git-path", "info/attributes")
+    command = f"{shlex.quote(python)} -m diode_lut"
+    settings = {  # a file that is no table is shown unchanged
+        f"diff.{DRIVER}.textconv": f'show() {{ {command} show -- "$1" 2>/dev/null || cat -- "$1"; }}; show',
+        f"diff.{DRIVER}.xfuncname": "^([^ ].*)$",
+        f"merge.{DRIVER}.name": "diode_lut merge",
+        f"merge.{DRIVER}.driver": f"{command} merge %O %A %B -o %A --path %P",
+    }
+    for name, value in settings.items():
+        git("config", "--local", name, value)
+    # Tables have the line ends of their canonical form, whatever core.autocrlf says
+    lines = [*(f"{pattern} eol=lf diff={DRIVER} merge={DRIVER}" for pattern in tables), f"{MODELS} diff={DRIVER}"]
+    attributes.parent.mkdir(exist_ok=True)
+    with replacing(attributes) as save:
+        present = os.fsdecode(read_at_most(attributes, 1 << 20)).splitlines() if attributes.exists() else []
+        new = [line for line in lines if line not in present]
+        if new:
+            save(os.fsencode("".join(f"{line}\n" for line in (*present, *new))))
+    return attributes

@@ -1,4 +1,4 @@
-"""The output of commands: text in which only our own line ends are unescaped, progress bars, and found problems."""
+"""The output of commands: text without foreign line ends, files, progress bars, and exit codes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,61 +27,63 @@ from diode_lut.errors import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Item = TypeVar("Item")
+    from diode_lut.dataset import Dataset, Record
 
-STANDARD = "-"
-"""What stands for standard input or standard output."""
+Element = TypeVar("Element")
+
+ERROR = {"error:": "red", "CONFLICT:": "red"}
+"""Colors of errors."""
+
+CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner": "yellow"}
+"""Colors of additions, removals and changes."""
 
 
 def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None) -> None:
     """Print the text with its line ends, on standard output or on standard error.
 
-    Lines that begin with one of the words in ``colors`` have that word in its color, on a terminal, unless NO_COLOR is
-    set.
+    On a terminal, unless NO_COLOR is set, a first word of a line gets its color from ``colors``.
     """
-    lines = printable_lines(text)
-    if colors:
-        lines = "\n".join(_colored(line, colors) for line in lines.split("\n"))
-    click.echo(lines, err=err, color=False if os.environ.get("NO_COLOR") else None)
+    lines = printable_lines(text).split("\n")
+    for number, line in enumerate(lines if colors else ()):
+        word, space, rest = line.partition(" ")
+        if colors and word in colors:
+            lines[number] = f"{click.style(word, fg=colors[word], bold=True)}{space}{rest}"
+    click.echo("\n".join(lines), err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
-def _colored(line: str, colors: Mapping[str, str]) -> str:
-    word, space, rest = line.partition(" ")
-    return f"{click.style(word, fg=colors[word], bold=True)}{space}{rest}" if word in colors else line
+PIPE_WIDTH = 1000
+"""Columns of tables if the output is not a terminal: enough for any line."""
+
+STANDARD = "-"
+"""The name of standard input and of standard output."""
 
 
-ERROR = {"error:": "red", "CONFLICT:": "red"}
-"""Colors of what went wrong."""
-
-CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner": "yellow"}
-"""Colors of what is added, removed and changed."""
+def is_standard(path: Path) -> bool:
+    """Whether a path is standard output. All other text goes to standard error then."""
+    return str(path) == STANDARD
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace the file, or create it; ``-`` is standard output."""
+    """Replace the file, or create it. ``-`` is standard output."""
     with changing(path) as save:
         save(data)
 
 
 @contextmanager
 def changing(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield what replaces the file, or creates it; meanwhile other writers wait. ``-`` is standard output."""
+    """Yield a function to write the file with, while other writers wait. ``-`` is standard output."""
     from diode_lut.files import replacing
 
     if is_standard(path):
-        yield _print
+        yield lambda data: click.echo(data, nl=False)
     else:
         with replacing(path) as save:
             yield save
 
 
-def _print(data: bytes) -> None:
-    click.echo(data, nl=False)
-
-
 @contextmanager
 def in_a_file(path: Path) -> Iterator[Path]:
-    """A file to write to for a path; for ``-`` a temporary one, which is printed on standard output at the end."""
+    """Yield a path to write a file to. For ``-`` it is temporary, and printed on standard output at the end."""
     if not is_standard(path):
         yield path
         return
@@ -92,13 +95,8 @@ def in_a_file(path: Path) -> Iterator[Path]:
         write(path, file.read_bytes())
 
 
-def is_standard(path: Path) -> bool:
-    """Whether a path is standard output, so that what else there is to say goes to standard error."""
-    return str(path) == STANDARD
-
-
 class Minutes:
-    """A line on standard error now and then: progress where there is no terminal for bars."""
+    """Progress without a terminal: a line on standard error every minute."""
 
     def __init__(self, seconds: float = 60) -> None:
         self._seconds = seconds
@@ -112,29 +110,31 @@ class Minutes:
 
 
 class Bars:
-    """Progress bars on standard error; without a terminal, a line a minute."""
+    """Progress bars on standard error. Without a terminal they are a line a minute."""
 
     def __init__(self, progress: Progress, minutes: Minutes) -> None:
         self._progress = progress
         self._minutes = minutes
 
-    def track(self, items: Iterable[Item], name: str, total: int | None = None) -> Iterator[Item]:
-        """Pass the items on, and show a bar with this name."""
+    def track(self, items: Iterable[Element], name: str, total: int | None = None) -> Iterator[Element]:
+        """Yield the items, and show a bar with this name."""
         from rich.markup import escape
 
-        if self._progress.disable:
-            return self._counted(items, f"{name}: {{}} of {total}" if total else f"{name}: {{}} done")
-        return iter(self._progress.track(items, total=total, description=escape(printable(name))))
-
-    def _counted(self, items: Iterable[Item], text: str) -> Iterator[Item]:
+        if not self._progress.disable:
+            yield from self._progress.track(items, total=total, description=escape(printable(name)))
+            return
         for number, item in enumerate(items, 1):
             yield item
-            self._minutes.say(text.format(number))
+            self._minutes.say(f"{name}: {number} {f'of {total}' if total else 'done'}")
+
+    def records(self, dataset: Dataset) -> Iterator[Record]:
+        """Yield the records of a dataset, and show a bar."""
+        return self.track(dataset, dataset.path.name)
 
 
 @contextmanager
 def progress_bars() -> Iterator[Bars]:
-    """Bars that are shown only on a terminal, and removed at the end; elsewhere a line a minute."""
+    """Yield bars, and remove them at the end."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -143,57 +143,65 @@ def progress_bars() -> Iterator[Bars]:
         yield Bars(progress, Minutes())
 
 
-def _as_lines(errors: Sequence[TableError]) -> list[str]:
-    return [str(error) for error in errors]
-
-
-def _as_list(errors: Sequence[TableError]) -> list[str]:
-    """A list with an object for each problem; ``line`` and ``column`` are null for problems of the whole file."""
-    fields = ("line", "column", "where", "reason")
+def _errors_as_json(errors: Sequence[TableError]) -> list[str]:
+    """Return a list of objects. ``line`` and ``column`` are null for problems of the whole file."""
     problems = [
         {
             "severity": "note" if error.note else "error",
             "path": str(error.path),
-            **{name: getattr(error, name) for name in fields},
+            **{name: getattr(error, name) for name in ("line", "column", "where", "reason")},
         }
         for error in errors
     ]
     return [as_json(problems)]
 
 
-def _as_github(errors: Sequence[TableError]) -> list[str]:
-    """Annotations, as workflow commands of GitHub Actions."""
-    return [_annotation(error) for error in errors]
+def _errors_as_annotations(errors: Sequence[TableError]) -> Iterator[str]:
+    """Yield workflow commands of GitHub Actions."""
+
+    def data(text: str) -> str:
+        return printable(text).replace("%", "%25")
+
+    for error in errors:
+        places = {"file": error.path, "line": error.line, "col": error.column}
+        properties = ",".join(
+            f"{name}={data(str(value)).replace(':', '%3A').replace(',', '%2C')}"
+            for name, value in places.items()
+            if value is not None
+        )
+        message = data(": ".join(filter(None, (error.where, error.reason))))
+        yield f"::{'notice' if error.note else 'error'} {properties}::{message}"
 
 
-def _annotation(error: TableError) -> str:
-    place = {"file": error.path, "line": error.line, "col": error.column}
-    properties = ",".join(
-        f"{name}={_property(printable(str(value)))}" for name, value in place.items() if value is not None
-    )
-    message = printable(": ".join(filter(None, (error.where, error.reason))))
-    return f"::{'notice' if error.note else 'error'} {properties}::{_data(message)}"
-
-
-def _data(text: str) -> str:
-    """The text as a workflow command has it, without line ends."""
-    return printable(text).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-REPORTERS: dict[str, Callable[[Sequence[TableError]], list[str]]] = {
-    "text": _as_lines,
-    "json": _as_list,
-    "github": _as_github,
+REPORTERS: dict[str, Callable[[Sequence[TableError]], Iterable[str]]] = {
+    "text": lambda errors: map(str, errors),
+    "json": _errors_as_json,
+    "github": _errors_as_annotations,
 }
-"""By format of ``check``: the lines to print for the problems that were found."""
+"""The formats of ``check``, as functions from problems to lines."""
+
+STOPPED = 130
+"""Exit code after Ctrl-C, as in shells."""
+
+
+def say_error(error: DiodeLutError | OSError) -> int:
+    """Print an error, and return its exit code.
+
+    The message of a system error begins with the file, as all others do, and has no number.
+    """
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
+        name = os.fsdecode(error.filename)
+        remedy = f" (name files in it, such as {Path(name, '*')})" if isinstance(error, IsADirectoryError) else ""
+        text = f"{name}: {error.strerror}{remedy}"
+    elif isinstance(error, FileNotFoundError) and error.filename is None:  # from os.getcwd
+        text = "the working directory has been removed: change to another one"
+    say(printable(f"error: {text}"), err=True, colors=ERROR)
+    return exit_code(error)
 
 
 def exit_code(error: DiodeLutError | OSError) -> int:
-    """2 for what cannot be read or asked for, 1 for what is invalid, 0 for a note; a program's as in shells."""
+    """Return 2 for unreadable files and wrong usage, 1 for invalid files, 0 for a note, and a program's own code."""
     if isinstance(error, TableError) and error.note:
         return 0
     if isinstance(error, ProgramError):

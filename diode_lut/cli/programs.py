@@ -1,4 +1,4 @@
-"""``run``, ``tune`` and ``compare``: the user's own programs, as they are."""
+"""``run``, ``tune`` and ``compare``: the user's own programs, without an edit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tempfile import gettempdir
 
 import click
 
-from diode_lut.cli.arguments import COMPARISON, MINUTES, PAGE, RECEIPT, SECONDS, TABLE_KIND, Output, require_kind
+from diode_lut.cli.arguments import COMPARISON, MINUTES, PAGE, RECEIPT, SECONDS, TABLE_KIND, Output, Typed, require_kind
+from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import say
-from diode_lut.errors import as_command
-from diode_lut.settings import USER
+from diode_lut.errors import SettingError, as_command, install_command
+from diode_lut.files import require_writable, write_atomically
+from diode_lut.settings import USER, autoregister, config
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options end where the program begins, with or without ``--``."""
@@ -49,14 +51,13 @@ _STOP_AFTER = click.option(
 @click.pass_context
 def run_command(
     ctx: click.Context, command: tuple[str, ...], tables: tuple[str, ...], receipt: Path | None, no_receipt: bool
-) -> None:
+) -> int:
     """Run a program with tuned kernels, without an edit.
 
     The hook is armed in all processes of the program. At the end a summary says how many GEMMs tables and models
-    answered, and which were missed. The exit code is the program's: 128 plus the signal's number if a signal ended it,
+    answered, and names the misses. The exit code is the program's: 128 plus the signal's number if a signal ended it,
     127 if there is no such program, 126 if it cannot be started.
     """
-    from diode_lut.files import require_writable
     from diode_lut.programs.account import run_with_receipt, summary
     from diode_lut.programs.launch import armed, run_program
 
@@ -65,9 +66,12 @@ def run_command(
     try:
         gettempdir()
     except FileNotFoundError:
-        tell(["no receipt and no summary: there is no directory for temporary files that can be written (TMPDIR)"])
-        ctx.exit(run_program(command, armed(with_tables(tables))).code)
-    destination = None if no_receipt else receipt or _default_receipt()
+        _tell("no receipt and no summary: there is no directory for temporary files that can be written (TMPDIR)")
+        return run_program(command, armed(_with_tables(tables))).code
+    destination = receipt
+    if not receipt and not no_receipt:
+        default = Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
+        destination = default.with_name(default.name.replace("%p", str(os.getpid())))  # as a program's own process
     try:
         if destination is not None:
             require_kind(destination, RECEIPT)
@@ -75,16 +79,11 @@ def run_command(
     except OSError as error:
         if receipt is not None:
             raise
-        tell([f"{destination}: no receipt is written: {error.strerror}"])
+        _tell(f"{destination}: no receipt is written: {error.strerror}")
         destination = None
-    run = run_with_receipt(command, with_tables(tables), destination)
-    tell(summary(run, destination, command_line(ctx, "tune", command)))
-    ctx.exit(run.ended.code)
-
-
-def _default_receipt() -> Path:
-    path = Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
-    return path.with_name(path.name.replace("%p", str(os.getpid())))  # as a process of a program would
+    run = run_with_receipt(command, _with_tables(tables), destination)
+    _tell(*summary(run, destination, command_line(ctx, "tune", command)))
+    return run.ended.code
 
 
 @click.command("tune", context_settings=_AS_TYPED)
@@ -100,7 +99,6 @@ def _default_receipt() -> Path:
     type=MINUTES,
     metavar="MINUTES",
     default=10.0,
-    show_default=True,
     help="Begin no measurement after this time. The next `tune` measures the rest.",
 )
 @_STOP_AFTER
@@ -108,27 +106,31 @@ def _default_receipt() -> Path:
 @click.pass_context
 def tune_command(
     ctx: click.Context, command: tuple[str, ...], table: Path | None, budget: float, stop_after: float | None
-) -> None:
-    """Run a program, measure what it missed, and build your own table.
+) -> int:
+    """Run a program, measure its misses, and build your own table.
 
-    The program then runs again with the table, and a summary says what is answered now. If tune is interrupted, give
-    the same command again: it continues where it stopped. The exit code is the program's.
+    The program then runs again with the table, and a summary says how many of its GEMMs are answered now. If tune is
+    interrupted, give the same command again: it continues where it stopped. The exit code is the program's.
     """
     if table is not None and not table.suffix and not table.exists():
         raise click.UsageError(f"--table {table}: is built, so it is a file and no name, such as {table}.json")
-    require_installed_torch("tune")
-    require_answers(USER)
+    if find_spec("torch") is None:  # importing it would take seconds
+        raise SettingError(f"tune needs torch where diode_lut is installed: {install_command('torch')}")
+    _require_answers()
+    if USER not in config.tiers:
+        raise SettingError(f"DIODE_LUT_TIERS={os.pathsep.join(config.tiers)}: the tables of {USER} do not answer")
     from diode_lut.programs.tune import Order, tune
 
     environment = dict(os.environ)
     compare = command_line(ctx, "compare", command, table)
     if table is not None:
         table = table.absolute()
-        _require_buildable(table)
+        require_writable(table)
+        if table.exists():
+            read_whole_table(Typed(table), "correct it first, or tune into another file")
         names = [str(table), *filter(None, [os.environ.get("DIODE_LUT_TABLES")])]
         environment["DIODE_LUT_TABLES"] = os.pathsep.join(names)
-    order = Order(command, environment, table, budget * 60, stop_after, compare)
-    ctx.exit(tune(order, lambda line: tell([line])))
+    return tune(Order(command, environment, table, budget * 60, stop_after, compare), _tell)
 
 
 @click.command("compare", context_settings=_AS_TYPED)
@@ -138,7 +140,6 @@ def tune_command(
     "-n",
     type=click.IntRange(min=2),
     default=5,
-    show_default=True,
     help="Number of runs with tables, and of runs without.",
 )
 @click.option(
@@ -147,31 +148,23 @@ def tune_command(
     metavar="FILE",
     type=Output(PAGE, allow_dash=False),
     default=Path("diode-lut-compare.html"),
-    show_default=True,
     help="The HTML page to write. The figures go to a JSON file beside it.",
 )
 @_STOP_AFTER
 @_COMMAND
-@click.pass_context
 def compare_command(
-    ctx: click.Context,
-    command: tuple[str, ...],
-    tables: tuple[str, ...],
-    repetitions: int,
-    output: Path,
-    stop_after: float | None,
-) -> None:
+    command: tuple[str, ...], tables: tuple[str, ...], repetitions: int, output: Path, stop_after: float | None
+) -> int | None:
     """Run a program with and without tables, and compare the times.
 
     It compares wall time, compile time, and the time of a step if the program calls diode_lut.step() or prints it. Up
     to three more pairs of runs, under torch's profiler, give the time of each GEMM. All runs begin with cold caches.
     For each time it says whether the difference is larger than the noise.
     """
-    require_answers()
+    _require_answers()
     if output.suffix == ".json":
         raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
     from diode_lut.errors import as_json as printable_json
-    from diode_lut.files import require_writable, write_atomically
     from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, as_json, compare, losing_rows, summary
     from diode_lut.programs.page import as_page
 
@@ -180,56 +173,31 @@ def compare_command(
     for path in (output, figures):
         require_writable(path)
     try:
-        found = compare(
-            ComparisonPlan(command, with_tables(tables), repetitions, stop_after), lambda line: tell([line])
-        )
+        found = compare(ComparisonPlan(command, _with_tables(tables), repetitions, stop_after), _tell)
     except ComparisonEnded as ended:
-        ctx.exit(ended.code)
+        return ended.code
     write_atomically(output, as_page(found).encode())
     write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
-    tell([*summary(found), *losing_rows(found), f"page: {output}, figures: {figures}"])
+    _tell(*summary(found), *losing_rows(found), f"page: {output}, figures: {figures}")
+    return None
 
 
 def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:
-    """The command line that does something else with the same program."""
+    """Return the line for another command on the same program."""
     options = () if table is None else ("--table", table)
     return f"{ctx.find_root().info_name} {as_command(verb, *options, '--', *command)}"
 
 
-def _require_buildable(table: Path) -> None:
-    """Before the program is run: an error if the table could not be built."""
-    from diode_lut.cli.arguments import Typed, read_whole_table
-    from diode_lut.files import require_writable
-
-    require_writable(table)
-    if table.exists():
-        read_whole_table(Typed(table), "correct it first, or tune into another file")
-
-
-def require_installed_torch(command: str) -> None:
-    """SettingError if there is no torch; importing it would take seconds."""
-    from diode_lut.errors import SettingError, install_command
-
-    if find_spec("torch") is None:
-        raise SettingError(f"{command} needs torch where diode_lut is installed: {install_command('torch')}")
-
-
-def require_answers(*tiers: str) -> None:
-    """SettingError if the settings let no table answer, or none in one of these tiers."""
-    from diode_lut.errors import SettingError
-    from diode_lut.settings import autoregister, config
-
+def _require_answers() -> None:
+    """SettingError if the settings let no table answer."""
     if not autoregister():
         raise SettingError("DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it")
     if config.policy == "off":
         raise SettingError("DIODE_LUT_POLICY=off: no table answers; unset it")
-    for tier in tiers:
-        if tier not in config.tiers:
-            raise SettingError(f"DIODE_LUT_TIERS={os.pathsep.join(config.tiers)}: the tables of {tier} do not answer")
 
 
-def with_tables(tables: Sequence[str]) -> dict[str, str]:
-    """The environment with more tables, which may be relative to our directory; TableError if there is no such file."""
+def _with_tables(tables: Sequence[str]) -> dict[str, str]:
+    """Return the environment with more tables, relative to our directory. TableError if there is no such file."""
     from diode_lut.decide.catalog import find_path
 
     named = [str(find_path(name).absolute()) for name in tables]
@@ -237,7 +205,7 @@ def with_tables(tables: Sequence[str]) -> dict[str, str]:
     return {**os.environ, **({"DIODE_LUT_TABLES": names} if names else {})}
 
 
-def tell(lines: Sequence[str]) -> None:
-    """Print lines on standard error, so that the program's own output stays what it is."""
+def _tell(*lines: str) -> None:
+    """Print lines on standard error, to leave the program's own output unchanged."""
     for line in lines:
         say(f"diode-lut: {line}", err=True)

@@ -1,18 +1,18 @@
-"""``check``, ``show``, ``tables`` and ``fmt``."""
+"""``show``, ``tables``, ``fmt``, ``check``, ``set`` and ``unset``: reading and editing tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.arguments import ANY, ANY_OP, DTYPE, EPILOGUE, LAYOUT, SIZES, TABLE, VARIANT, Typed
-from diode_lut.cli.output import CHANGES, ERROR, REPORTERS, changing, exit_code, is_standard, progress_bars, say
-from diode_lut.errors import ModelError, ProblemError, TableError, as_lines, printable
+from diode_lut.cli.arguments import ANY, ANY_OP, DTYPE, EPILOGUE, LAYOUT, TABLE, VARIANT, Typed, size_range
+from diode_lut.cli.inputs import read_whole_table
+from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
+from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_lines, printable
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 
@@ -26,37 +26,31 @@ if TYPE_CHECKING:
 def show_command(file: Typed) -> None:
     """Print a table, dataset or model as text.
 
-    A table has one line for each row and one for each kernel, and equal tables are printed equally. A dataset is
+    A table has a line for each row and for each kernel, and equal tables are printed equally. A dataset is
     printed with all times, a model with its metadata and tensors.
     """
     from diode_lut.dataset import is_dataset, read_dataset
-
-    contents = file.whole()
-    if is_dataset(contents):
-        from diode_lut.dataset.dataset import as_lines
-
-        for line in as_lines(read_dataset(file.path, contents=contents)):
-            say(line)
-    else:
-        say(_table_or_model(contents, file.path))
-
-
-def _table_or_model(contents: bytes, path: Path) -> str:
+    from diode_lut.dataset.dataset import as_lines
     from diode_lut.model.weights import header_text
     from diode_lut.table.read import table_of
     from diode_lut.table.table import as_text
 
-    is_json = contents.lstrip().startswith(b"{")
-    return as_text(table_of(path, contents)) if is_json else header_text(BytesIO(contents), path)
+    contents = file.whole()
+    if is_dataset(contents):
+        for line in as_lines(read_dataset(file.path, contents=contents)):
+            say(line)
+    elif contents.lstrip().startswith(b"{"):
+        say(as_text(table_of(file.path, contents)))
+    else:
+        say(header_text(BytesIO(contents), file.path))
 
 
 @click.command("tables")
 def tables_command() -> None:
-    """List the tables and models, and the hardware that they are for."""
+    """List the tables and models, with their hardware."""
     from diode_lut import api
     from diode_lut.decide.catalog import is_model, try_model
     from diode_lut.decide.sources import shown
-    from diode_lut.errors import DiodeLutError
 
     for file in api.list_available_tables():
         if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):
@@ -68,36 +62,29 @@ def tables_command() -> None:
 @click.command("fmt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
-@click.pass_context
-def fmt_command(ctx: click.Context, files: tuple[Typed, ...], check: bool) -> None:
+def fmt_command(files: tuple[Typed, ...], check: bool) -> int:
     """Put tables in canonical form, after jq or an editor.
 
-    What a table says does not change. The names of the files that change are printed. A file with an invalid row is an
+    The meaning of a table does not change. The names of changed files are printed. A file with an invalid row is an
     error and is not changed.
     """
-    codes = [_format(file, check) for file in files]
-    ctx.exit(max(codes))
+    return max(_format(file, check) for file in files)
 
 
 def _format(file: Typed, check: bool) -> int:
-    """The exit code for one file: the others are formatted whatever is wrong with this one."""
-    from diode_lut.cli.arguments import read_whole_table
+    """Format a file, and return its exit code: an error does not keep other files from being formatted."""
     from diode_lut.table import to_bytes
 
     target = None if check else file.target
     printed = target is not None and is_standard(target)
     try:
         with nullcontext() if target is None else changing(target) as save:
-            table = read_whole_table(file, "correct it first")
+            table = read_whole_table(file)
             changes = table.canonical_digest() != table.digest
             if save is not None and (changes or printed):
                 save(to_bytes(table))
-    except TableError as error:
-        say(f"error: {error}", err=True, colors=ERROR)
-        return exit_code(error)
-    except OSError as error:
-        say(printable(f"error: {error.filename}: {error.strerror}"), err=True, colors=ERROR)
-        return exit_code(error)
+    except (TableError, OSError) as error:
+        return say_error(error)
     if changes and not printed:
         say(printable(str(file.path)))
     return int(check and changes)
@@ -123,108 +110,76 @@ def _format(file: Typed, check: bool) -> int:
     "form",
     type=click.Choice(list(REPORTERS)),
     default="text",
-    show_default=True,
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
-@click.pass_context
-def check_command(ctx: click.Context, files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> None:
-    """Find everything that is wrong with tables.
+def check_command(files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> int:
+    """Find everything wrong with tables.
 
-    It finds what the schema forbids, rows that contradict each other or can never answer, configs that the architecture
-    cannot launch, and files that fmt would change. Each problem is one line: FILE:LINE:COLUMN: PATH: what was found and
-    what is allowed. Of a model it says only whether it can be used, and if not, why. A note does not change the exit
-    code: it says what would take too long to check.
+    It finds violations of the schema, rows that contradict each other or can never answer, configs that the
+    architecture cannot launch, and files not in the canonical form. Each problem is a line, FILE:LINE:COLUMN: PATH:
+    with the value found and the values allowed. Of a model it says only whether it can be used, and if not, why. A note
+    does not change the exit code: it names a check that would take too long.
 
     With --contribution, notes also give the figures: gain over aten with its interval, and regret, on the measured
-    problems and on held-out ones.
+    problems and on problems held out.
     """
     if contribution:
         files = tuple(table for file in files for table in _contributed(file))
-    errors = [error for file in files for error in _check(file, compiling or contribution, contribution)]
+    errors = [error for file in files for error in check_table(file, compiling or contribution, contribution)]
     for line in REPORTERS[form](errors):
         say(line)
     notes = sum(error.note for error in errors)
-    counts = [_count(len(files), "file"), _count(len(errors) - notes, "problem")]
-    say(", ".join([*counts, *([_count(notes, "note")] if notes else [])]), err=True)
-    ctx.exit(max(map(exit_code, errors), default=0))
-
-
-def check_contributed(table: Path) -> list[TableError]:
-    """What ``check --contribution`` says of a table: all that it would be refused for, and notes."""
-    return _check(Typed(table), compiling=True, contribution=True)
+    counts = {"file": len(files), "problem": len(errors) - notes, **({"note": notes} if notes else {})}
+    say(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()), err=True)
+    return max(map(exit_code, errors), default=0)
 
 
 def _contributed(file: Typed) -> list[Typed]:
-    """The tables in a folder that is ready to contribute; a file as it is."""
+    """Return the tables in a folder ready to contribute, or a file as it is."""
     if file.contents is not None or not file.path.is_dir():
         return [file]
     tables = sorted(file.path.glob("tables/*.json"))
     if not tables:
-        raise TableError(
-            "has no tables/*.json (name the folder that `adopt` calls ready to contribute)", path=file.path
-        )
+        reason = "has no tables/*.json (name the folder that `adopt` calls ready to contribute)"
+        raise TableError(reason, path=file.path)
     return [Typed(table) for table in tables]
 
 
-def _check(file: Typed, compiling: bool, contribution: bool) -> list[TableError]:
-    from diode_lut.decide.catalog import is_model
+def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableError]:
+    """Return everything wrong with a table or a model, and notes."""
+    from diode_lut.decide.catalog import is_model, open_model
     from diode_lut.table.lint import check_file
     from diode_lut.table.read import read_bytes
 
     if is_model(file.path):
-        return _check_model(file.file)
+        try:
+            open_model(file.file)
+        except ModelError as error:
+            found = TableError(str(error).removeprefix(printable(f"{file.path}: ")), path=file.path)
+            found.__cause__ = error.__cause__
+            return [found]
+        return []
     try:
         data = file.read(read_bytes)
     except TableError as error:
         return [error]
-    return [
-        *check_file(file.path, data),
-        *(_review(file.file, data) if contribution else ()),
-        *(_compile(file.file, data) if compiling else ()),
-    ]
-
-
-def _check_model(file: Path) -> list[TableError]:
-    """What is wrong with a model, in the form in which it is said of tables."""
-    from diode_lut.decide.catalog import open_model
-
-    try:
-        open_model(file)
-    except ModelError as error:
-        found = TableError(str(error).removeprefix(printable(f"{file}: ")), path=file)
-        found.__cause__ = error.__cause__
-        return [found]
-    return []
-
-
-def _compile(file: Path, data: bytes) -> list[TableError]:
-    """What Triton says about the configs of a table; nothing if the file is none, which is said elsewhere."""
+    errors = list(check_file(file.path, data))
+    if not compiling and not contribution:
+        return errors
     from diode_lut.compile_check import check_compiling
-
-    with progress_bars() as progress, suppress(TableError):
-        return check_compiling(file, data, lambda done, total: progress.track(done, file.name, total))
-    return []
-
-
-def _review(file: Path, data: bytes) -> list[TableError]:
-    """What a contributed table lacks, and its figures; nothing if the file is no table, which is said elsewhere."""
     from diode_lut.contribute.review import review
 
-    with progress_bars() as progress, suppress(TableError):
-        return review(file, data, lambda dataset: progress.track(dataset, dataset.path.name))
-    return []
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-_REMEDY = "correct it first"
+    with progress_bars() as progress, suppress(TableError):  # check_file has found that the file is no table
+        if contribution:
+            errors += review(file.file, data, progress.records)
+        if compiling:
+            errors += check_compiling(file.file, data, lambda done, total: progress.track(done, file.path.name, total))
+    return errors
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The arguments and options that make the key of a row; what is left out matches anything."""
-    sizes: dict[str, Any] = {"type": SIZES, "metavar": "SIZES"}
+    """Add the arguments and options for the key of a row. Without an option, the key matches anything."""
+    sizes: dict[str, Any] = {"type": size_range, "metavar": "SIZES"}
     decorators = (
         click.argument("table_file", metavar="TABLE", type=TABLE),
         click.argument("op", type=ANY_OP, metavar="OP"),
@@ -237,7 +192,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--v", **sizes, help="Head dimension of attention's values, as for --m."),
         click.option(
             "--n-align",
-            type=click.Choice((*map(str, ALIGNS), ANY)),
+            type=click.Choice((*ALIGNS, ANY)),
             help="Of a range of N, 16 for values with which every row of a packed result starts on a 16-byte boundary, "
             "2 for all others.  [default: any]",
         ),
@@ -246,7 +201,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--epilogue",
             type=EPILOGUE,
-            help="Class of the pointwise work that is fused behind the GEMM: light such as relu, medium such as silu "
+            help="Class of the pointwise work that is fused after the GEMM: light such as relu, medium such as silu "
             "or a residual, heavy such as gelu with tanh.  [default: any]",
         ),
         click.option(
@@ -257,7 +212,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--align",
-            type=click.Choice((*map(str, ALIGNS), ANY)),
+            type=click.Choice((*ALIGNS, ANY)),
             help="16 if every row of A and B starts on a 16-byte boundary, else 2.  "
             "[default: as packed matrices have it, if all else is exact; otherwise any]",
         ),
@@ -281,9 +236,9 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: Any) -> None:
     """Add a row to a table, or replace the row with the same key.
 
-    OP is an op of the table format, such as mm or bmm, or any for a row that covers all that multiply two matrices.
+    OP is an op of the table format, such as mm or bmm, or any for a row of all ops with two matrices.
 
-    The row is refused, and the file stays as it is, if the row could never answer or contradicts another one.
+    The row is refused, and the file stays as it is, if the row could never answer or contradicts another row.
     """
     from diode_lut.table.edit import set_row
 
@@ -298,7 +253,7 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
 def unset_command(table_file: Typed, **key: Any) -> None:
     """Remove the row with this key from a table.
 
-    OP is an op of the table format, such as mm or bmm, or any for a row that covers all that multiply two matrices.
+    OP is an op of the table format, such as mm or bmm, or any for a row of all ops with two matrices.
     """
     from diode_lut.table.edit import unset_row
 
@@ -306,46 +261,19 @@ def unset_command(table_file: Typed, **key: Any) -> None:
     _edit(table_file, lambda table: unset_row(table, _entry({**_key(**key), **anything})))
 
 
-def _edit(table_file: Typed, change: Callable[[Table], Edit]) -> None:
-    """Read the table, write it changed, and say what changed; other writers wait meanwhile."""
-    from diode_lut.cli.arguments import read_whole_table
-    from diode_lut.table import to_bytes
-
-    target = table_file.target
-    with changing(target) as save:
-        edit = change(read_whole_table(table_file, _REMEDY))
-        save(to_bytes(edit.table))
-    say(as_lines(_summary(edit)), err=is_standard(target), colors=CHANGES)
-
-
-def _key(op: str, align: str | None, **fields: Any) -> dict[str, Any]:
-    """The key as a table file has it."""
+def _key(op: str, align: int | str | None, **fields: Any) -> dict[str, Any]:
+    """Return the key as a table file has it. For a single problem, ``align`` is from packed matrices."""
     key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, ANY)}
-    if "n_align" in key:
-        key["n_align"] = int(key["n_align"])
-    if align is None:
-        batch = {} if op in BATCHED else {"b": [1, 1]}
-        return {**key, **_packed_align(**{"op": ANY, **batch, **key})}
-    return key if align == ANY else {**key, "align": int(align)}
-
-
-def _packed_align(
-    op: str,
-    dtype: str = "",
-    layout: str = "",
-    epilogue: str = "",
-    variant: str = "",
-    n_align: int | None = None,
-    **sizes: list[int],
-) -> dict[str, int]:
-    """The field ``align`` of packed matrices, if the rest of the key is for one problem."""
-    del epilogue, variant, n_align  # they do not change A and B
-    exact = {name: low for name, (low, high) in sizes.items() if low == high}
+    if align is not None:
+        return key if align == ANY else {**key, "align": align}
+    sizes = {**({} if op in BATCHED else {"b": [1, 1]}), **key}
+    exact = {name: size[0] for name, size in sizes.items() if isinstance(size, list) and size[0] == size[1]}
+    dtype, layout = key.get("dtype"), key.get("layout")
     if op == ANY or not dtype or not layout or exact.keys() != {*MATMUL_SIZES, *OP_SIZES[op]}:
-        return {}
+        return key
     if op in ATTENTION:
-        return {"align": attention_align(dtype, exact["k"], exact["v"])}
-    return {"align": contiguous_align(dtype, layout, **exact)}
+        return {**key, "align": attention_align(dtype, exact["k"], exact["v"])}
+    return {**key, "align": contiguous_align(dtype, layout, **exact)}
 
 
 def _entry(row: dict[str, Any]) -> Entry:
@@ -358,19 +286,24 @@ def _entry(row: dict[str, Any]) -> Entry:
         raise ProblemError(f"{dotted(fault.path)}: {fault.reason}") from None
 
 
-def _summary(edit: Edit) -> list[str]:
+def _edit(table_file: Typed, change: Callable[[Table], Edit]) -> None:
+    """Read the table, write it changed, and print the changes, while other writers wait."""
+    from diode_lut.table import to_bytes
     from diode_lut.table.format import candidate_text, key_text
 
     def shown(entry: Entry) -> str:
         return f"{key_text(entry)}: {', '.join(map(candidate_text, entry.candidates))}"
 
+    target = table_file.target
+    with changing(target) as save:
+        edit = change(read_whole_table(table_file))
+        save(to_bytes(edit.table))
     lines = [f"{sign} {shown(entry)}" for sign, entry in (("-", edit.gone), ("+", edit.new)) if entry is not None]
     if edit.narrower:
         lines.append(f"more specific rows go on answering some of it: {len(edit.narrower)}")
         lines += [f"  {shown(entry)}" for entry in edit.narrower[:3]]
     if edit.wider and edit.gone is None:
-        lines.append("until now it was answered by")
-        lines.append(f"  {shown(edit.wider[0])}")
+        lines += ["until now it was answered by", f"  {shown(edit.wider[0])}"]
     if edit.undecided:
         lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
-    return lines
+    say(as_lines(lines), err=is_standard(target), colors=CHANGES)

@@ -1,11 +1,11 @@
-"""``collect``: measure problems, on this machine or on many."""
+"""``collect``, ``import`` and ``export``: measure timings, and exchange them with other tools."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -25,32 +25,22 @@ from diode_lut.cli.arguments import (
     TABLE,
     Output,
     Typed,
-    end_with_losses,
     hardware_of,
-    read_whole_table,
-    require_inductor,
+    output_option,
     require_kind,
 )
-from diode_lut.cli.output import Minutes, in_a_file, is_standard, say, write
+from diode_lut.cli.inputs import problems_of, read_datasets, read_whole_table, require_inductor, say_losses
+from diode_lut.cli.output import STOPPED, Minutes, in_a_file, is_standard, say, write
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure.final import METHODS, SETS
-from diode_lut.problem import GEMMS, Problem
+from diode_lut.problem import GEMMS
 from diode_lut.process import interrupt_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from diode_lut.dataset import Dataset, Record
-    from diode_lut.formats.content import Facts, Timings
     from diode_lut.measure.collector import Pass
-    from diode_lut.measure.search_space import Outcome
-    from diode_lut.table import Table
-
-
-STOPPED = 130
-"""Exit code after Ctrl-C, as in shells."""
 
 
 @click.command("collect")
@@ -69,24 +59,15 @@ STOPPED = 130
     is_flag=True,
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same problems.")
-@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, show_default=True, help="Draw from these ops.")
-@click.option(
-    "--dtype",
-    "dtypes",
-    type=DTYPE,
-    multiple=True,
-    default=("bfloat16",),
-    show_default=True,
-    help="Draw from these types.",
-)
+@click.option("--seed", type=int, default=0, help="The same seed draws the same problems.")
+@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, help="Draw from these ops.")
+@click.option("--dtype", "dtypes", type=DTYPE, multiple=True, default=("bfloat16",), help="Draw from these types.")
 @click.option(
     "--layout",
     "layouts",
     type=LAYOUT,
     multiple=True,
     default=("nn", "nt"),
-    show_default=True,
     help="Draw from these layouts of A and B: n is row-major, t column-major.",
 )
 @click.option(
@@ -110,7 +91,6 @@ STOPPED = 130
     "--search-space",
     type=click.Choice(("default", "exhaustive")),
     default="default",
-    show_default=True,
     help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep up to 150, which earlier sweeps "
     "on the same architecture found to matter, or all, up to 700.",
 )
@@ -148,13 +128,24 @@ def collect_command(
     budget: float | None,
     table_file: Typed | None,
     **drawing: Any,
-) -> None:
+) -> int:
     """Time Inductor's kernels for GEMMs, and write a dataset.
 
     Each problem is on disk as soon as it is measured. After Ctrl-C or a crash, run the same command again. The tensors
-    of a problem that is drawn at random take at most 2 GiB together.
+    of a random problem take at most 2 GiB together.
     """
-    problems = _problems(context, problem_file, count, drawing, None if scheduler else device or "")
+    if (problem_file is None) == (count is None):
+        raise click.UsageError("give either --problems or --random")
+    if count is not None:
+        from diode_lut.measure.problems import random_problems
+
+        problems = random_problems(count, **drawing)
+    elif problem_file is not None:
+        for name in drawing:
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} goes with --random only")
+        find_hardware: Callable[[], Hardware] = partial(detect_hardware, "cuda" if device == "all" else device)
+        problems = problems_of(problem_file, None if scheduler else find_hardware)
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
@@ -176,48 +167,18 @@ def collect_command(
             for each in passes:
                 tallies.append(Counter())
                 _show(each, tallies[-1])
-                say(_summary(each.dataset.path, each.stage, tallies[-1]))
+                say(_summary(each, tallies[-1]))
     except KeyboardInterrupt:
         if tallies and tallies[-1]["left"]:
-            say(_summary(each.dataset.path, each.stage, tallies[-1]))
+            say(_summary(each, tallies[-1]))
         say("stopped: run the same command again to go on", err=True)
-        context.exit(STOPPED)
+        return STOPPED
     left = sum(tally["left"] for tally in tallies)
     if left:
         say(f"{left} problems left: run the same command again to go on", err=True)
     elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
-    end_with_losses([each.dataset] if tallies else [])
-
-
-def _problems(
-    context: click.Context, problem_file: Typed | None, count: int | None, drawing: dict[str, Any], device: str | None
-) -> list[Problem]:
-    """The problems to measure; ``device`` is the option, empty without one, None if other machines measure."""
-    if (problem_file is None) == (count is None):
-        raise click.UsageError("give either --problems or --random")
-    if count is not None:
-        from diode_lut.measure.problems import random_problems
-
-        return random_problems(count, **drawing)
-    given = [name for name in drawing if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if given:
-        raise click.UsageError(f"--{given[0].rstrip('s').replace('_', '-')} goes with --random only")
-    assert problem_file is not None
-    name = {"": None, "all": "cuda"}.get(device or "", device)
-    return problems_of(problem_file, None if device is None else partial(detect_hardware, name))
-
-
-def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
-    """The problems of a shipped set, or of a file; UsageError if it is neither."""
-    from diode_lut.measure.problems import problem_set, read_problems
-
-    name = str(typed.path)
-    if typed.contents is None and name in SETS:
-        return problem_set(name)
-    if typed.contents is None and not typed.path.exists():
-        raise click.UsageError(f"--problems: {name}: no such file, and no shipped set ({', '.join(SETS)})")
-    return read_problems(typed.path, find_hardware, typed.contents)
+    return say_losses([each.dataset] if tallies else [])
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:
@@ -233,8 +194,13 @@ def _show(each: Pass, tally: Counter[str]) -> None:
         task = progress.add_task(each.stage, total=each.total, timings=0, per_minute=0.0)
         tally["left"] = each.total
         for outcome in each.outcomes:
+            timings = outcome.record.timings if outcome.record is not None else ()
             tally["left"] -= 1
-            _count(outcome, tally)
+            tally[outcome.status] += 1
+            tally["timings"] += len(timings)
+            tally["tried"] += len({timing.config for timing in timings})
+            tally["failed"] += sum(timing.ns is None for timing in timings)
+            tally["ignored"] += outcome.ignored
             if outcome.status == "skipped":
                 console.print(printable(f"skipped {outcome.problem}: {outcome.reason}"))
             per_minute = 60 * tally["timings"] / (time.monotonic() - begin)
@@ -244,18 +210,9 @@ def _show(each: Pass, tally: Counter[str]) -> None:
                 minutes.say(f"{done}, {tally['timings']} timings, {per_minute:.0f} a minute")
 
 
-def _count(outcome: Outcome, tally: Counter[str]) -> None:
-    timings = outcome.record.timings if outcome.record is not None else ()
-    tally[outcome.status] += 1
-    tally["timings"] += len(timings)
-    tally["tried"] += len({timing.config for timing in timings})
-    tally["failed"] += sum(timing.ns is None for timing in timings)
-    tally["ignored"] += outcome.ignored
-
-
-def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
+def _summary(each: Pass, tally: Counter[str]) -> str:
     return printable(
-        f"{path}: {stage}: {tally['measured']} problems measured, {tally['present']} already there, "
+        f"{each.dataset.path}: {each.stage}: {tally['measured']} problems measured, {tally['present']} already there, "
         f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
         f"{tally['ignored']} candidates ignored, because no config can express them"
     )
@@ -264,7 +221,7 @@ def _summary(path: Path, stage: str, tally: Counter[str]) -> str:
 _EXPORTED = tuple(name for name, each in FORMATS.items() if each.write)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _formats(names: Iterable[str]) -> str:
     lines = (f"  {name}: {FORMATS[name].description} ({FORMATS[name].holds})" for name in names)
     return "\n".join(("\b", "Formats:", *lines))
 
@@ -276,18 +233,16 @@ _LAYOUT = click.option(
 )
 
 
-@click.command("import", epilog=_listed(FORMATS))
+@click.command("import", epilog=_formats(FORMATS))
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
 @click.argument("source", metavar="IN", type=FILE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The table or dataset to write.")
+@output_option(type=ANY_OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
 @click.option("--op", type=OP, help="The op of all GEMMs, where the file does not say it.")
 @click.option(
-    "--dtype",
-    type=DTYPE,
-    help="The type of the inputs, where the file does not say it; or tf32 for float32.",
+    "--dtype", type=DTYPE, help="The type of the inputs, where the file does not say it; or tf32 for float32."
 )
 @_LAYOUT
 def import_command(
@@ -295,26 +250,47 @@ def import_command(
 ) -> None:
     """Convert another tool's table or timings, or your own timings.
 
-    Timings become a dataset, from which build makes a table. What is skipped is counted, with the reason.
+    Timings become a dataset, from which build makes a table. Skipped parts are counted, with the reason.
     """
+    from diode_lut.dataset.write import write_stream
     from diode_lut.formats import read
     from diode_lut.formats.content import Facts
+    from diode_lut.table import placed, to_bytes
 
     if not is_standard(output) and output.exists() and output.stat().st_size:
         raise ExchangeError(f"{output}: exists already, and an import adds nothing to a file: name another one")
     facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
     content, skipped = read(name, source.path, facts)
+    count, problems = 0, set()
+
+    def counted(records: Iterable[Record]) -> Iterator[Record]:
+        nonlocal count
+        for record in records:
+            count += len(record.timings)
+            problems.add(record.problem)
+            yield record
+        if not count:
+            raise ExchangeError("nothing in it could be imported")
+
     try:
-        taken = _save_timings(content, output) if isinstance(content, tuple) else _save_table(content, output)
+        if isinstance(content, tuple):
+            with in_a_file(output) as path:
+                write_stream(path, content.header, counted(content.records))
+            taken = f"{count} timings of {len(problems)} problems"
+        else:
+            if not content.entries:
+                raise ExchangeError("nothing in it could be imported")
+            write(output, to_bytes(placed(content, output)))
+            taken = f"{len(content.entries)} rows"
     finally:
-        _say(skipped)
+        _say_skipped(skipped)
     say(printable(f"{output}: {taken}"), err=is_standard(output))
 
 
-@click.command("export", epilog=_listed(_EXPORTED))
+@click.command("export", epilog=_formats(_EXPORTED))
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
 @click.argument("typed", metavar="IN", type=TABLE)
-@click.option("-o", "--output", metavar="OUT", required=True, type=ANY_OUTPUT, help="The file to write.")
+@output_option(type=ANY_OUTPUT, help="The file to write.")
 @click.option(
     "--problems",
     type=FILE,
@@ -330,72 +306,32 @@ def import_command(
 @_LAYOUT
 def export_command(
     name: str, typed: Typed, output: Path, problems: Typed | None, dtype: str | None, layout: str | None
-) -> None:
+) -> int:
     """Convert a table or dataset for another tool.
 
-    Other tools have no ranges, so a table's answers for single problems are exported. What is skipped is counted, with
+    Other tools have no ranges, so a table's answers for single problems are exported. Skipped parts are counted, with
     the reason.
     """
-    from diode_lut.formats import write_timings
-    from diode_lut.formats.content import Facts
+    from diode_lut.formats import write_table, write_timings
+    from diode_lut.formats.content import Facts, exact_problems
 
     require_kind(output, name)
     skipped: Counter[str] = Counter()
     datasets: list[Dataset] = []
     if FORMATS[name].holds == "timings":
-        from diode_lut.dataset import read_dataset
-
-        datasets = [read_dataset(typed.path, contents=typed.contents)]
+        datasets = read_datasets([typed])
         data = write_timings(name, datasets[0], output)
     else:
-        data, skipped = _table_bytes(name, typed, problems, Facts(dtype=dtype, layout=layout))
+        table = read_whole_table(typed)
+        wanted = exact_problems(table, skipped) if problems is None else problems_of(problems, None)
+        data, others = write_table(name, table, wanted, Facts(dtype=dtype, layout=layout))
+        skipped += others
     write(output, data)
     say(printable(f"{output}: {len(data)} bytes"), err=is_standard(output))
-    _say(skipped)
-    end_with_losses(datasets)
+    _say_skipped(skipped)
+    return say_losses(datasets)
 
 
-def _save_timings(timings: Timings, output: Path) -> str:
-    """Write a dataset, and describe its size."""
-    from diode_lut.dataset.write import write_stream
-
-    count, problems = 0, set()
-
-    def counted() -> Iterator[Record]:
-        nonlocal count
-        for record in timings.records:
-            count += len(record.timings)
-            problems.add(record.problem)
-            yield record
-        if not count:
-            raise ExchangeError("nothing in it could be imported")
-
-    with in_a_file(output) as path:
-        write_stream(path, timings.header, counted())
-    return f"{count} timings of {len(problems)} problems"
-
-
-def _save_table(table: Table, output: Path) -> str:
-    """Write a table, and describe its size."""
-    from diode_lut.table import placed, to_bytes
-
-    if not table.entries:
-        raise ExchangeError("nothing in it could be imported")
-    write(output, to_bytes(placed(table, output)))
-    return f"{len(table.entries)} rows"
-
-
-def _table_bytes(name: str, typed: Typed, problems: Typed | None, facts: Facts) -> tuple[bytes, Counter[str]]:
-    from diode_lut.formats import write_table
-    from diode_lut.formats.content import exact_problems
-
-    table = read_whole_table(typed, "correct it first")
-    left_out: Counter[str] = Counter()
-    wanted = exact_problems(table, left_out) if problems is None else problems_of(problems, None)
-    data, skipped = write_table(name, table, wanted, facts)
-    return data, left_out + skipped
-
-
-def _say(skipped: Counter[str]) -> None:
+def _say_skipped(skipped: Counter[str]) -> None:
     for reason, count in sorted(skipped.items()):
         say(printable(f"  skipped: {count}: {reason}"), err=True)

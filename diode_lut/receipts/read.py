@@ -38,14 +38,14 @@ _Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _Calls = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 _Size = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
 _NotEmpty = Annotated[str, Meta(min_length=1)]
-_Tier = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
+_TierName = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
 
-class _Object(Struct, forbid_unknown_fields=True):
+class _Json(Struct, forbid_unknown_fields=True):
     """A JSON object without unknown fields."""
 
 
-class _Asked(_Object, kw_only=True, dict=True):
+class _AskedJson(_Json, kw_only=True, dict=True):
     """A problem, with its sizes in capitals, and how often Inductor asked about it."""
 
     op: str
@@ -72,69 +72,69 @@ class _Asked(_Object, kw_only=True, dict=True):
         self.problem = Problem.checked(self.op, self.dtype, self.layout, *sizes, *classes, self.H, self.G, self.V)
 
 
-class _Missed(_Asked, kw_only=True):
+class _MissJson(_AskedJson, kw_only=True):
     over: _NotEmpty | UnsetType = UNSET
     expected_permille: Annotated[int, Meta(ge=1, le=MAX_PERMILLE)] | UnsetType = UNSET
 
 
-class _Answered(_Asked, kw_only=True):
-    tier: _Tier
+class _HitJson(_AskedJson, kw_only=True):
+    tier: _TierName
     digest: str
     row: str
     configs: Annotated[tuple[str, ...], Meta(min_length=1)]
     over: _NotEmpty | UnsetType = UNSET
 
 
-class _Skipped(_Asked, kw_only=True):
-    tier: _Tier
+class _SkipJson(_AskedJson, kw_only=True):
+    tier: _TierName
     digest: str
     row: str
     config: str
     reason: str
 
 
-class _Left(_Asked, kw_only=True):
+class _LeftJson(_AskedJson, kw_only=True):
     reason: str
 
 
-class _Source(_Object, kw_only=True):
-    tier: _Tier
+class _SourceJson(_Json, kw_only=True):
+    tier: _TierName
     path: str
     digest: str
     rows: _Count
 
 
-class _Hardware(_Object, kw_only=True):
+class _HardwareJson(_Json, kw_only=True):
     name: _NotEmpty
     arch: _NotEmpty
     sm_count: _Size
 
 
-class _Device(_Object, kw_only=True):
-    hardware: _Hardware
-    sources: list[_Source]
+class _DeviceJson(_Json, kw_only=True):
+    hardware: _HardwareJson
+    sources: list[_SourceJson]
     left_out: list[str]
-    hits: list[_Answered]
-    misses: list[_Missed]
-    skipped: list[_Skipped]
-    no_choice: list[_Left] = []
-    unfused: list[_Left] = []
+    hits: list[_HitJson]
+    misses: list[_MissJson]
+    skipped: list[_SkipJson]
+    no_choice: list[_LeftJson] = []
+    unfused: list[_LeftJson] = []
     cached: _Count = 0
 
 
-class _Versions(_Object, kw_only=True):
+class _VersionsJson(_Json, kw_only=True):
     diode_lut: str
     python: str
     torch: str = ""
     triton: str = ""
 
 
-class _Document(_Object, kw_only=True):
+class _ReceiptJson(_Json, kw_only=True):
     schema_version: _Count
     processes: _Calls
     selecting_ns: _Count
-    versions: list[_Versions]
-    devices: list[_Device]
+    versions: list[_VersionsJson]
+    devices: list[_DeviceJson]
 
 
 def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
@@ -163,7 +163,7 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         remedy = " (written by a newer diode_lut: upgrade)" if type(found) is int and found > VERSION else ""
         raise ReceiptError(f"{path}: schema_version: expected {VERSION}, found {found!r:.60}{remedy}")
     try:
-        decoded = convert(_whole(document), _Document)
+        decoded = convert(_whole(document), _ReceiptJson)
     except ValidationError as error:
         reason, _, place = str(error).partition(" - at `$")
         reason = reason.replace("Expected", "expected", 1).replace("Object", "object", 1)
@@ -182,7 +182,7 @@ def _whole(value: Any) -> Any:
     return int(value) if type(value) is float and value.is_integer() else value
 
 
-def _device(decoded: _Device) -> Device:
+def _device(decoded: _DeviceJson) -> Device:
     """Return the counts of a device. Counts of equal entries add up."""
     sources = (SourceRecord(**asdict(each)) for each in decoded.sources)
     device = Device(dict.fromkeys(sources), dict.fromkeys(decoded.left_out), cached=decoded.cached)

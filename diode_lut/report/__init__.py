@@ -1,4 +1,8 @@
-"""The report: one HTML page with charts of a table, and of its choices on measured problems."""
+"""The report: an HTML page with charts of a table, and of its choices on measured problems.
+
+``as_data`` collects everything the page shows. ``as_page`` makes the page of it, with the
+program and the style in ``assets``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,6 @@ from diode_lut.decide.selector import Selector, Tier
 from diode_lut.decide.sources import Threshold
 from diode_lut.errors import printable
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
-from diode_lut.hardware import Hardware
 from diode_lut.model.ranking import Model
 from diode_lut.problem import ATTENTION, BATCHED, DOMAINS, DTYPES, GEMMS, GROUPED, LAYOUTS, OP_SIZES, OPS, Problem
 from diode_lut.settings import MODEL, config
@@ -32,90 +35,16 @@ from diode_lut.table.row import KEY_FIELDS
 from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, BASELINES, TEMPLATES, Config, baseline
 
-__all__ = ["Asked", "Side", "as_data", "as_page"]
+__all__ = ["AskedProblem", "Side", "as_data", "as_page"]
 
+JsonObject = dict[str, Any]
 
-_ASSETS = Path(__file__).parent / "assets"
-
-_SCRIPTS = (
-    *("words", "filters", "colours", "view", "coverage", "charts"),
-    *("details", "model", "ask", "rows", "address", "main"),
-)
-"""Names of the files of the page's program, in loading order."""
-
-
-def as_page(data: Mapping[str, Any]) -> str:
-    """The HTML of the page for the result of ``as_data``."""
-    program = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
-    return Template(_asset("page.html")).substitute(
-        title=escape(" and ".join(data["tables"])),
-        hashes=" ".join(f"'sha256-{_digest(script)}'" for script in (_library(), program)),
-        style=_asset("style.css"),
-        data=orjson.dumps(data).decode().replace("<", r"\u003c"),  # so that no note can end the script element
-        library=_library(),
-        program=program,
-    )
-
-
-@cache
-def _library() -> str:
-    """The JavaScript of Vega, Vega-Lite and Vega-Embed, with the global name ``vegaEmbed``."""
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-_ORDER = (OPS, DTYPES, LAYOUTS)
-
-
-class ShownKind(NamedTuple):
-    """Op, dtype and layout; None means any, as in a row."""
-
-    op: str | None
-    dtype: str | None
-    layout: str | None
-
-    def covers(self, other: ShownKind) -> bool:
-        """Whether all problems of the other kind are of this kind as well."""
-        if self.op is None and other.op in (*ATTENTION, *GROUPED):
-            return False
-        return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
-
-
-def kind_of(of: Entry | Problem) -> ShownKind:
-    """The kind of a row or of a problem."""
-    return ShownKind(of.op, of.dtype, of.layout)
-
-
-def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[ShownKind]:
-    """The kinds that get a panel, sorted: all kinds of problems and rows, without kinds that cover another one."""
-    found = {*map(kind_of, entries), *map(kind_of, problems)}
-    kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
-    return sorted(kinds, key=_order)
-
-
-def _order(kind: ShownKind) -> list[int]:
-    """The sort key: names as they are ordered in ``problem.py``, any last."""
-    pairs = zip(kind, _ORDER, strict=True)
-    return [len(names) if name is None else names.index(name) for name, names in pairs]
-
-
-_DIGITS = 6
-"""Digits after the point of gains and regrets."""
-
-Plain = dict[str, Any]
-"""A JSON object."""
+TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]
+"""Yields problems, and may show progress."""
 
 
 class Side(NamedTuple):
-    """A table or model that the page shows, with the evaluation of its choices.
+    """A table or model on the page, with the evaluation of its choices.
 
     ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default.
     """
@@ -132,7 +61,7 @@ class Side(NamedTuple):
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """The rows of a table in drawing order, the least specific first; a model has none."""
+        """The rows of a table in drawing order, the least specific first. A model has none."""
         rows = self.chooser.entries if isinstance(self.chooser, Table) else ()
         return sorted(rows, key=lambda entry: (entry.volume, canonical_order(entry)), reverse=True)
 
@@ -142,12 +71,46 @@ class Side(NamedTuple):
         return self.evaluation.cases if self.evaluation else ()
 
 
-class Asked(NamedTuple):
-    """A problem that programs asked for, by a receipt: how often, and what answered, empty for a miss."""
+class AskedProblem(NamedTuple):
+    """A problem in a receipt: how often it was asked, and the tier of the answer, empty for a miss."""
 
     problem: Problem
     calls: int
     answer: str
+
+
+class ShownKind(NamedTuple):
+    """Op, dtype and layout. None means any, as in a row."""
+
+    op: str | None
+    dtype: str | None
+    layout: str | None
+
+    def covers(self, other: ShownKind) -> bool:
+        """Whether all problems of the other kind are of this kind as well."""
+        if self.op is None and other.op in (*ATTENTION, *GROUPED):
+            return False
+        return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
+
+
+def kind_of(of: Entry | Problem) -> ShownKind:
+    """Return the kind of a row or of a problem."""
+    return ShownKind(of.op, of.dtype, of.layout)
+
+
+def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[ShownKind]:
+    """Return the kinds with a panel: those of all problems and rows that cover no other kind.
+
+    They are sorted as the names in ``problem.py`` are, with any last.
+    """
+    found = {*map(kind_of, entries), *map(kind_of, problems)}
+    kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
+
+    def order(kind: ShownKind) -> list[int]:
+        pairs = zip(kind, (OPS, DTYPES, LAYOUTS), strict=True)
+        return [len(names) if name is None else names.index(name) for name, names in pairs]
+
+    return sorted(kinds, key=order)
 
 
 def as_data(
@@ -155,16 +118,16 @@ def as_data(
     *,
     beside: Side | None = None,
     datasets: Sequence[str] = (),
-    asked: Sequence[Asked] = (),
-    track: Track = iter,
-) -> Plain:
-    """The table's name and provenance, its rows, and the problems of the evaluation; the same of what is beside it.
+    asked: Sequence[AskedProblem] = (),
+    track: TrackProblems = iter,
+) -> JsonObject:
+    """Return the table's name and provenance, its rows, and the problems of the evaluation, also of the other side.
 
-    ``table`` of rows and problems is 0, or 1 for what is beside. Of the rows that cover a problem, the last one
-    answers. ``row`` of a problem is the index of the row that answers it, None for a miss and for a model. ``kinds`` of
-    rows and problems are indices into the list ``kinds``. Gains are factors and regrets are fractions, with six digits;
-    they are None if not measured. Times are in nanoseconds. ``grid`` has what a model beside it answers at other sizes,
-    of the kinds that are most frequent here; ``track`` may show how far asking is.
+    ``table`` of rows and problems is 0, or 1 for the side beside. Of the rows that cover a problem, the last answers.
+    ``row`` of a problem is the index of the row with its answer, None for a miss and for a model. ``kinds`` of rows and
+    problems are indices into the list ``kinds``. Gains are factors and regrets are fractions, with six digits, or None
+    if not measured. Times are in nanoseconds. ``grid`` has the answers of a model beside the table at other sizes, for
+    the kinds most frequent here. ``track`` may show its progress.
     """
     table = side.chooser
     assert isinstance(table, Table)
@@ -172,82 +135,79 @@ def as_data(
     problems = [case.problem for each in sides for case in each.cases] + [each.problem for each in asked]
     entries = [entry for each in sides for entry in each.entries]
     kinds = kinds_of(entries, problems)
-    rows: list[Plain] = []
-    cases: list[Plain] = []
+    rows: list[JsonObject] = []
+    cases: list[JsonObject] = []
     for number, each in enumerate(sides):
-        answered = _by_entry(each)
-        indices = {entry: len(rows) + index for index, entry in enumerate(each.entries)}
-        cases += (
-            {"table": number, **_problem(case, None if entry is None else indices[entry], kinds)}
-            for entry, its_cases in answered.items()
-            for case in its_cases
-        )
-        rows += ({"table": number, **row} for row in _rows(each, kinds, answered))
+        answered: dict[Entry | None, list[Case]] = defaultdict(list)  # at None misses, and answers of a model
+        for case in each.cases:
+            asked_table = each.chooser if case.origin != MISS and isinstance(each.chooser, Table) else None
+            answered[asked_table.lookup(case.problem) if asked_table else None].append(case)
+        indices: dict[Entry | None, int] = {entry: len(rows) + index for index, entry in enumerate(each.entries)}
+        for entry, its_cases in answered.items():
+            cases += ({"table": number, **_problem(case, indices.get(entry), kinds)} for case in its_cases)
+        if isinstance(each.chooser, Table):
+            lines = dict(zip(each.chooser.entries, each.chooser.lines(each.file), strict=True))
+            shown = (_row(entry, lines[entry], kinds, answered.get(entry, [])) for entry in each.entries)
+            rows += ({"table": number, **row} for row in shown)
+    grid = None
+    if beside is not None and isinstance(beside.chooser, Model):
+        things: list[Entry | Problem] = [*entries, *problems]
+        frequent = Counter(map(kind_of, things)).most_common()
+        grid = as_grid(beside.chooser, [kind for kind, _ in frequent], track)
+    provenance = {
+        name: printable(value if isinstance(value, str) else ", ".join(value))
+        for name, value in table.provenance.items()
+        if name != "datasets"
+    }
+    peaks = architecture(table.hardware.arch).peaks  # operations and bytes that an SM does at most in a nanosecond
     return {
         "tables": [each.name for each in sides],
         "links": [each.link for each in sides],
         "hardware": str(table.hardware),
         "device": printable(table.hardware.name),
-        "provenance": {
-            name: printable(_listed(value)) for name, value in table.provenance.items() if name != "datasets"
+        "provenance": provenance,
+        "ops": {
+            op: {
+                "sizes": OP_SIZES[op],
+                "dtype": domain.dtypes,
+                "layout": domain.layouts,
+                "variant": domain.variants,
+                "attention": op in ATTENTION,
+                "grouped": op in GROUPED,
+                "usual": str(baseline(op)),
+            }
+            for op, domain in DOMAINS.items()
         },
-        "ops": {op: _op(op) for op in OPS},
         "templates": list(TEMPLATES),
-        "peaks": _peaks(table.hardware),
+        "peaks": peaks and {name: value * table.hardware.sm_count for name, value in peaks._asdict().items()},
         "classes": {"limits": REGRET_LIMITS, "labels": REGRET_CLASSES},
         "datasets": list(map(printable, datasets)),
         "invalid": len(table.errors),
         "kinds": [kind._asdict() for kind in kinds],
         "rows": rows,
         "problems": cases,
-        "asked": [_asked(each, sides, kinds) for each in asked],
-        "grid": None if beside is None else _grid(beside, [*entries, *problems], track),
-    }
-
-
-def _grid(side: Side, things: Iterable[Entry | Problem], track: Track) -> Plain | None:
-    """None for a table."""
-    if not isinstance(side.chooser, Model):
-        return None
-    return as_grid(side.chooser, [kind for kind, _ in Counter(map(kind_of, things)).most_common()], track)
-
-
-def _rows(side: Side, kinds: Sequence[ShownKind], answered: Mapping[Entry | None, list[Case]]) -> list[Plain]:
-    if not isinstance(side.chooser, Table):
-        return []
-    lines = dict(zip(side.chooser.entries, side.chooser.lines(side.file), strict=True))
-    return [_row(entry, lines[entry], kinds, answered.get(entry, [])) for entry in side.entries]
-
-
-def _by_entry(side: Side) -> Mapping[Entry | None, list[Case]]:
-    """The cases by the row that answers them; misses, and those that a model answers, are at None."""
-    answered: dict[Entry | None, list[Case]] = defaultdict(list)
-    for case in side.cases:
-        table = side.chooser if case.origin != MISS and isinstance(side.chooser, Table) else None
-        answered[table.lookup(case.problem) if table else None].append(case)
-    return answered
-
-
-def _asked(asked: Asked, sides: Sequence[Side], kinds: Sequence[ShownKind]) -> Plain:
-    """A problem of a receipt, with what each side answers today."""
-    problem = asked.problem
-    return {
-        "name": str(problem),
-        "kinds": [kinds.index(kind_of(problem))] if kind_of(problem) in kinds else [],
-        **{field: getattr(problem, field) for field in KEY_FIELDS},
-        "calls": asked.calls,
-        "answer": printable(asked.answer),
-        "now": [_answer(side.chooser, problem) for side in sides],
+        "asked": [
+            {
+                "name": str(each.problem),
+                "kinds": [kinds.index(kind_of(each.problem))] if kind_of(each.problem) in kinds else [],
+                **{field: getattr(each.problem, field) for field in KEY_FIELDS},
+                "calls": each.calls,
+                "answer": printable(each.answer),
+                "now": [_answer(its_side.chooser, each.problem) for its_side in sides],
+            }
+            for each in asked
+        ],
+        "grid": grid,
     }
 
 
 def _answer(chooser: Table | Model, problem: Problem) -> str | None:
-    """The first config of the answer; None if there is none."""
+    """Return the first config of the answer, or None."""
     answer = source_of(chooser).ask(problem, Threshold.of(config), padding=config.pad)
     return str(answer.configs[0]) if answer is not None and answer.configs else None
 
 
-def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequence[Case]) -> Plain:
+def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequence[Case]) -> JsonObject:
     measured = Evaluation(cases, 0, str(ATEN)).summary
     return {
         "line": line,
@@ -264,7 +224,7 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequ
     }
 
 
-def _problem(case: Case, row: int | None, kinds: Sequence[ShownKind]) -> Plain:
+def _problem(case: Case, row: int | None, kinds: Sequence[ShownKind]) -> JsonObject:
     problem = case.problem
     return {
         "row": row,
@@ -284,43 +244,19 @@ def _problem(case: Case, row: int | None, kinds: Sequence[ShownKind]) -> Plain:
     }
 
 
-def _op(op: str) -> Plain:
-    """What the problems of an op have, and what their gains are over."""
-    domain = DOMAINS[op]
-    return {
-        "sizes": OP_SIZES[op],
-        "dtype": domain.dtypes,
-        "layout": domain.layouts,
-        "variant": domain.variants,
-        "attention": op in ATTENTION,
-        "grouped": op in GROUPED,
-        "usual": str(baseline(op)),
-    }
-
-
-def _peaks(hardware: Hardware) -> dict[str, float] | None:
-    """Operations and bytes in a nanosecond that the whole device does at most; None where they are not known."""
-    peaks = architecture(hardware.arch).peaks
-    return peaks and {name: value * hardware.sm_count for name, value in peaks._asdict().items()}
-
-
 def _gain(candidate: Candidate) -> float | None:
-    """The gain over aten or default; 1 for these themselves, whose gain is not in tables."""
+    """Return the gain over aten or default. It is 1 for these themselves, which have none in tables."""
     if candidate.gain_permille is None:
         return 1.0 if candidate.config in BASELINES else None
     return candidate.gain_permille / 1000
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)
-
-
-def _listed(value: str | list[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
+    return None if value is None else round(value, 6)
 
 
 MAX_KINDS = 16
-"""Number of ops, types and layouts of which a model is asked: that takes up to 9 s and 0.44 MB of the page."""
+"""Most ops, types and layouts of a grid: up to 9 s, and 0.44 MB of the page."""
 
 
 def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
@@ -330,18 +266,15 @@ def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
 _ALONE = {"m": _powers(0, 14), "n": _powers(5, 15), "k": _powers(5, 14)}
 _BATCHED = {"b": _powers(1, 7, 2), "m": _powers(0, 12), "n": _powers(5, 12), "k": _powers(5, 12)}
 
-Track = Callable[[Sequence[Problem]], Iterable[Problem]]
-"""Passes problems on, and may show progress."""
-
 
 def as_grid(
-    model: Model, kinds: Iterable[tuple[str | None, str | None, str | None]], track: Track = iter
-) -> dict[str, Any]:
-    """The model's answers, for the first MAX_KINDS of ``kinds`` (op, dtype, layout) that it knows, open ones left out.
+    model: Model, kinds: Iterable[tuple[str | None, str | None, str | None]], track: TrackProblems = iter
+) -> JsonObject:
+    """Return the model's answers, for the first MAX_KINDS of ``kinds`` (op, dtype, layout) that it knows.
 
     Each of ``kinds`` of the result has the ``sizes`` asked, by name. ``answers`` and ``gains`` have an item for each
-    combination of sizes, the last size changing fastest: an index into ``configs``, None where the model abstains; and
-    the expected gain over aten of its first config, in permille, None for what it was not trained for.
+    combination of sizes, the last size changing fastest: an index into ``configs``, None if the model abstains, and
+    the expected gain of its first config over aten, in permille, None for kinds outside of its training.
     """
     known = {(kind.op, kind.dtype, kind.layout) for kind in model.kinds}
     asked = [(op, dtype, layout) for op, dtype, layout in kinds if op and dtype and layout and op in GEMMS]
@@ -351,7 +284,7 @@ def as_grid(
     configs: dict[Config, int] = {}
     parts = []
     for op, dtype, layout in asked:
-        sizes = _sizes(op)
+        sizes = _BATCHED if op in BATCHED else _ALONE
         found = list(islice(answers, prod(map(len, sizes.values()))))
         numbers = [None if first is None else configs.setdefault(first, len(configs)) for first, _ in found]
         part = {"op": op, "dtype": dtype, "layout": layout, "sizes": sizes}
@@ -359,12 +292,8 @@ def as_grid(
     return {"configs": list(map(str, configs)), "kinds": parts}
 
 
-def _sizes(op: str) -> Mapping[str, Sequence[int]]:
-    return _BATCHED if op in BATCHED else _ALONE
-
-
 def _problems(op: str, dtype: str, layout: str) -> Iterator[Problem]:
-    sizes = _sizes(op)
+    sizes = _BATCHED if op in BATCHED else _ALONE
     assert tuple(sizes) == OP_SIZES[op]
     for values in product(*sizes.values()):
         named: dict[str, Any] = dict(zip(sizes, values, strict=True))
@@ -372,7 +301,7 @@ def _problems(op: str, dtype: str, layout: str) -> Iterator[Problem]:
 
 
 def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config | None, int | None]]:
-    """The first config, None for none, and the gain in permille."""
+    """Yield the first config or None, and the gain in permille."""
     selector, threshold = Selector(model.hardware, [Tier(MODEL, (source_of(model),))]), Threshold.of(config)
     for problem in problems:
         decision = selector.select(problem, threshold, padding=config.pad)
@@ -383,3 +312,35 @@ def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config
         first = decision.configs[0] if decision.configs else None
         times = dict(zip(ranking.configs, ranking.times, strict=True))
         yield first, round(1000 / times[first or ranking.configs[0]])
+
+
+_ASSETS = Path(__file__).parent / "assets"
+
+_SCRIPTS = ("values", "charts", "details", "main")
+"""Names of the files of the page's program, in loading order."""
+
+
+def as_page(data: Mapping[str, Any]) -> str:
+    """Return the HTML of the page for the result of ``as_data``."""
+    library = _library()
+    program = "\n".join(_asset(f"{name}.js") for name in _SCRIPTS)
+    digests = (hashlib.sha256(script.encode()).digest() for script in (library, program))
+    return Template(_asset("page.html")).substitute(
+        title=escape(" and ".join(data["tables"])),
+        hashes=" ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests),
+        style=_asset("style.css"),
+        data=orjson.dumps(data).decode().replace("<", r"\u003c"),  # so that no note can end the script element
+        library=library,
+        program=program,
+    )
+
+
+@cache
+def _library() -> str:
+    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed, with the global name ``vegaEmbed``."""
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return bundle
+
+
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")

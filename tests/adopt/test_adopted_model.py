@@ -72,6 +72,7 @@ def test_table_and_model_pass_the_check(adopted: tuple[Path, list[str]]) -> None
     assert dataset.header.measured_by == "Ada <ada@example.org>"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_while_it_trains_goes_on(
     adopted: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

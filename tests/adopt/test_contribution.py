@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_folder_passes(tmp_path: Path) -> None:
-    """A folder stands for its tables; the exit code is 0, and the figures are notes, for people and for programs."""
-    table = contribute(tmp_path, 6)
-    result = call("check", "--contribution", tmp_path)
+    """A folder stands for its tables; the exit code is 0, and the figures are notes."""
+    table = contribute(tmp_path, 4)
+    result = call("check", "--contribution", tmp_path, "--format", "json")
     assert result.exit_code == 0, result.output
-    assert f"{table}:1:1: note: 6 measured problems: gain over aten 1." in result.stdout
-    listed = json.loads(call("check", "--contribution", table, "--format", "json").stdout)
-    assert {each["severity"] for each in listed} == {"note"}
+    listed = json.loads(result.stdout)
+    assert {(each["path"], each["severity"]) for each in listed} == {(str(table), "note")}
+    assert any(each["reason"].startswith("4 measured problems: gain over aten 1.") for each in listed)
 
 
 def test_everything_is_checked_at_once(tmp_path: Path) -> None:
@@ -65,15 +65,15 @@ class Clone:
         self.git("add", "--all", ".")
         self.git("commit", "--quiet", "--allow-empty", "-m", message)
 
-    def in_ci(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def in_ci(self, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
         """Run the job as continuous integration does."""
         command = [self.path / ".ci" / "contributed", *arguments]
-        environment = {**os.environ, "PYTHON": sys.executable, "FORMAT": "github"}
+        environment = {**os.environ, "PYTHON": python, "FORMAT": "github"}
         return subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
 
 
 def test_ci_checks_the_example(tmp_path: Path) -> None:
-    """The job passes a real contribution, fails with an edit of a gain in it, and ``.ci/run`` calls it so."""
+    """The job passes a real contribution, and ``.ci/run`` calls it so."""
     clone = Clone(tmp_path)
     everything = clone.git("hash-object", "-t", "tree", "/dev/null")
     example = Path("examples", "contribution")
@@ -81,13 +81,6 @@ def test_ci_checks_the_example(tmp_path: Path) -> None:
     clone.commit("Contribute")
     passed = clone.in_ci(everything, str(example))
     assert passed.returncode == 0, passed.stdout + passed.stderr
-    table = tmp_path / example / "tables" / "nvidia-h200.json"
-    gain = read_table(table).entries[0].best.gain_permille
-    table.write_text(table.read_text().replace(f'"gain_permille": {gain}', '"gain_permille": 9999', 1))
-    clone.commit("Edit a gain")
-    refused = clone.in_ci(everything, str(example))
-    assert refused.returncode == 1
-    assert f"::error file={example}/tables/nvidia-h200.json," in refused.stdout
     assert f'.ci/contributed "$(git hash-object -t tree /dev/null)" {example}' in (ROOT / ".ci" / "run").read_text()
 
 
@@ -103,12 +96,12 @@ def test_ci_checks_the_tables_that_a_branch_changed(tmp_path: Path) -> None:
     assert "hardware: the file is called another.json" in refused.stdout
     clone.git("rm", "--quiet", "tables/another.json")
     clone.commit("Remove a copy")
-    unchanged = clone.in_ci("HEAD~1")
-    assert (unchanged.returncode, unchanged.stdout) == (0, "no table was changed\n")
+    assert clone.in_ci("HEAD~1", python="echo").stdout == "no table was changed\n"
     dataset = next(table.parent.rglob("*.zst"))
     dataset.write_bytes(dataset.read_bytes() + b"more")
     clone.commit("Damage a dataset")
-    assert "provenance.datasets[0]: no file in datasets/ has the digest" in clone.in_ci("HEAD~1").stdout
+    checked = "-m diode_lut check --contribution --format github tables/nvidia-h200.json\n"
+    assert clone.in_ci("HEAD~1", python="echo").stdout == checked
 
 
 def test_a_folder_without_tables_is_none(tmp_path: Path) -> None:

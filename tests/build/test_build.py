@@ -23,6 +23,7 @@ from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 from diode_lut.table.lint import check_file
 from diode_lut.templates.config import ATEN, Config
+from tests.strategies import share
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 HEADER = Header(H200, "2.13.0", "3.7.0", "13.0", "580.1", "a clock", "2026-11-21")
@@ -177,7 +178,7 @@ def test_rows_count_the_problems_they_answer(some_file: Path, records: list[Reco
     assert all(entry.problems == answers.count(entry) for entry in table.entries)
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(runs)
 def test_the_file_passes_the_check(some_file: Path, records: list[Record]) -> None:
     """What is built is a valid table without contradictions, and reads back equal."""

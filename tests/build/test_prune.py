@@ -21,7 +21,7 @@ from diode_lut.table import Candidate, Entry, Table, read_table
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.model.small import BATCHED, H200, LARGE, MM, SMALL, model
-from tests.strategies import STRATEGIES
+from tests.strategies import STRATEGIES, share
 
 A100 = Hardware("NVIDIA A100", "sm_80", 108)
 NEAR, FAR = MM, MM._replace(m=8192)
@@ -84,7 +84,7 @@ def with_sizes_of(problem: Problem) -> Problem:
     return NEAR._replace(m=problem.m, n=problem.n, k=problem.k)
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(
     rows=st.lists(STRATEGIES.entries.map(of_one_kind), max_size=20, unique_by=lambda row: row.key),
     problems=st.lists(STRATEGIES.problems.map(with_sizes_of), min_size=1, max_size=20),

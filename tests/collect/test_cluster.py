@@ -151,6 +151,7 @@ def test_budget_ends_between_problems(cluster: SpecCluster, collection: Collecti
     assert len(outcomes) == len(collection.timings()) == sum(collection.begun().values()) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_interrupted_command_stops_the_workers(cluster: SpecCluster, collection: Collection, own: bool) -> None:
     """Ctrl-C keeps what is measured, and each worker ends with the problem in hand, not with its shard."""

@@ -111,7 +111,7 @@ def test_random_problems_are_collected_and_resumed(tmp_path: Path) -> None:
 def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
     """A damaged record is named, its problem measured again, the exit code 1, and the others are as they were."""
     path = tmp_path / "timings.msgpack"
-    problems = [Problem.of("bmm", m, 8, 8, b=2, dtype="float32", layout="nn") for m in (8, 16)]
+    problems = [Problem.of("bmm", m, 32, 32, b=2, dtype="float32", layout="nn") for m in (16, 32)]
     records = [Record(problem, (Timing(ATEN, 1234.5),)) for problem in problems]
     with DatasetWriter(path, find_setup("cpu", None, "default").header) as writer:
         for record in records:

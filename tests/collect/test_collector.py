@@ -147,6 +147,7 @@ def running(tmp_path: Path, after_inductor: Forks) -> Iterator[Forked]:
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_a_dataset(tmp_path: Path, running: Forked, number: signal.Signals) -> None:
     """A run that is stopped has everything before the problem in hand on disk, and leaves no caches behind."""
@@ -162,6 +163,7 @@ def test_interrupted_run_leaves_a_dataset(tmp_path: Path, running: Forked, numbe
     assert not list((tmp_path / "tmp").glob("diode-lut-*"))
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_a_dataset(tmp_path: Path, running: Forked) -> None:
     """Even a run that is killed outright has everything before the problem in hand on disk."""
     running.send(signal.SIGKILL)

@@ -26,50 +26,6 @@ def hardware(arch: str) -> dict[str, Any]:
     return {"name": "GPU", "arch": arch, "sm_count": 1}
 
 
-def test_configs_that_compile_are_good(table_file: Write) -> None:
-    """A table of which everything compiles for its architecture has no problems; aten needs no compiling."""
-    rows = [
-        {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4"), config("aten")]},
-        {**KEY, "op": "bmm", "configs": [config("triton_bmm 32x32x32 g8 s3 w4")]},
-    ]
-    for arch in ("sm_90", "sm_80", "gfx942"):
-        result = call("check", "--compile", table_file(f"{arch}.json", *rows, hardware=hardware(arch)))
-        assert (result.exit_code, result.stdout) == (0, "")
-
-
-def test_types_of_a_byte_compile(table_file: Write) -> None:
-    """Rows for float8 and int8 are compiled for what these ops multiply and return; any other row is not."""
-    fits = {"configs": [config("triton_mm 64x64x64 g8 s3 w4")]}
-    rows = [
-        {"op": "scaled_mm", "dtype": "float8_e4m3fn", **fits},
-        {"op": "scaled_mm", "dtype": "float8_e5m2", **fits},
-        {"op": "int_mm", "layout": "nt", "align": 2, **fits},
-        {"layout": "nt", "configs": [config("triton_mm 32x32x16 g8 s3 w4")]},
-    ]
-    result = call("check", "--compile", table_file("bytes.json", *rows))
-    assert (result.exit_code, result.stdout) == (0, "")
-
-
-def test_padded_operands_are_aligned(table_file: Write) -> None:
-    """A kernel on padded operands is compiled for aligned rows, whatever the row says of the operands before that."""
-    row = {**KEY, "align": 2, "configs": [config("triton_mm 32x32x32 g8 s3 w4 pad8"), config("aten pad8")]}
-    (line,) = call("check", "--compile", table_file("mine.json", row, hardware=hardware("sm_20"))).stdout.splitlines()
-    assert "triton_mm 32x32x32 g8 s3 w4 pad8 for float16 nn align 16 does not compile" in line
-
-
-def test_what_does_not_compile_is_reported(table_file: Write, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each place with such a config is named, with what Triton says, and Triton itself prints nothing.
-
-    Rows that cannot be read are counted, too.
-    """
-    bad = {**KEY, "m": [1, 64], "configs": [config("aten"), config("triton_mm 32x32x32 g8 s3 w4")]}
-    rows = [{"op": "mn", "configs": [config("aten")]}, {**bad, "m": [1, 32]}, bad]
-    path = table_file("mine.json", *rows, hardware=hardware("sm_20"))
-    lines = [line for line in call("check", "--compile", path).stdout.splitlines() if "does not compile" in line]
-    assert [line.split(": ")[1] for line in lines] == ["entries[1].configs[1]", "entries[2].configs[1]"]
-    assert "triton_mm 32x32x32 g8 s3 w4 for float16 nn align 16 does not compile for sm_20: " in lines[0]
-
-
 SMALL_HEADS = {"k": [64, 256], "v": [64, 256]}
 ATTENTION = [
     {"op": "flex_attention", **SMALL_HEADS, "configs": [config("triton_flex_attention 32x32 s2 w4")]},
@@ -80,23 +36,72 @@ ATTENTION = [
     },
     {"op": "flex_decoding", **SMALL_HEADS, "configs": [config("triton_flex_decoding 32 s1 w2")]},
 ]
+GROUPED = {"op": "grouped_mm", "configs": [config("triton_grouped_mm 16x64x64 s3 w4"), config("aten")]}
+FLOAT8 = {"op": "scaled_mm", "configs": [config("triton_mm 32x32x64 g8 s3 w4")]}
+GOOD = [
+    {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4"), config("aten")]},
+    {**KEY, "op": "bmm", "configs": [config("triton_bmm 32x32x32 g8 s3 w4")]},
+]
 
 
-def test_attention_is_compiled(table_file: Write) -> None:
-    """Each kernel of attention compiles; the default is Inductor's to compile."""
-    rows = [{**row, "dtype": "bfloat16"} for row in ATTENTION]
-    for arch in ("sm_90", "gfx942"):
-        result = call("check", "--compile", table_file(f"{arch}.json", *rows, hardware=hardware(arch)))
-        assert (result.exit_code, result.stdout) == (0, "")
+@pytest.mark.parametrize(
+    ("arch", "rows"),
+    [
+        (
+            "sm_90",
+            [
+                {"op": "mm", "layout": "nn", "configs": [config("triton_mm 32x32x32 g8 s3 w4")]},
+                {"op": "int_mm", "layout": "nt", "align": 2, "configs": [config("triton_mm 64x64x64 g8 s3 w4")]},
+                *({**FLOAT8, "dtype": dtype} for dtype in ("float8_e4m3fn", "float8_e5m2")),
+                *({**row, "dtype": "bfloat16"} for row in ATTENTION),
+                GROUPED,
+            ],
+        ),
+        ("sm_80", GOOD),
+        ("gfx942", [*GOOD, *({**row, "dtype": "bfloat16"} for row in ATTENTION)]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_configs_that_compile_are_good(arch: str, rows: list[dict[str, Any]], table_file: Write) -> None:
+    """A table of which everything compiles for its architecture has no problems.
 
-
-def test_grouped_matmuls_are_compiled(table_file: Write) -> None:
-    """A row's kernel compiles from sm_90, and on what Triton has no descriptors for it is reported."""
-    row = {"op": "grouped_mm", "configs": [config("triton_grouped_mm 16x64x64 s3 w4"), config("aten")]}
-    result = call("check", "--compile", table_file("new.json", row, hardware=hardware("sm_90")))
+    Rows are compiled for the types that their ops multiply and return. What is aten or Inductor's default is not.
+    """
+    result = call("check", "--compile", table_file(f"{arch}.json", *rows, hardware=hardware(arch)))
     assert (result.exit_code, result.stdout) == (0, "")
-    result = call("check", "--compile", table_file("old.json", row, hardware=hardware("sm_80")))
-    assert "triton_grouped_mm" in result.stdout
+
+
+def test_rows_for_any_op_are_not_those_of_bytes(table_file: Write) -> None:
+    """A row that names no op is compiled for GEMMs, whose types are no float8 and no int8."""
+    row = {"layout": "nt", "configs": [config("triton_mm 32x32x16 g8 s3 w4")]}
+    result = call("check", "--compile", table_file("any.json", row))
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_what_does_not_compile_is_reported(table_file: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    """Each place with such a config is named, with what Triton says, and Triton itself prints nothing.
+
+    Rows that cannot be read are counted, too. A kernel on padded operands is compiled for aligned rows, whatever its
+    row says of the operands before that.
+    """
+    bad = {**KEY, "m": [1, 64], "configs": [config("aten"), config("triton_mm 32x32x32 g8 s3 w4")]}
+    padded = {**KEY, "align": 2, "configs": [config("triton_mm 32x32x32 g8 s3 w4 pad8"), config("aten pad8")]}
+    rows = [{"op": "mn", "configs": [config("aten")]}, {**bad, "m": [1, 32]}, bad, padded]
+    path = table_file("mine.json", *rows, hardware=hardware("sm_20"))
+    lines = [line for line in call("check", "--compile", path).stdout.splitlines() if "does not compile" in line]
+    places = ["entries[1].configs[1]", "entries[2].configs[1]", "entries[3].configs[0]"]
+    assert [line.split(": ")[1] for line in lines] == places
+    assert "triton_mm 32x32x32 g8 s3 w4 for float16 nn align 16 does not compile for sm_20: " in lines[0]
+    assert "triton_mm 32x32x32 g8 s3 w4 pad8 for float16 nn align 16 does not compile" in lines[2]
+
+
+def test_what_an_architecture_lacks_is_reported(table_file: Write) -> None:
+    """Kernels for float8 do not compile where there is none; those with Triton's descriptors are not tried there."""
+    path = table_file("old.json", FLOAT8, GROUPED, hardware=hardware("sm_80"))
+    grouped, float8 = call("check", "--compile", path).stdout.splitlines()
+    assert "entries[1].configs[0].template: triton_grouped_mm does not run on sm_80" in grouped
+    assert "entries[0].configs[0]: triton_mm 32x32x64 g8 s3 w4 for float8_e" in float8
+    assert "does not compile for sm_80" in float8
 
 
 def test_attention_that_does_not_compile_is_reported(table_file: Write) -> None:
@@ -113,21 +118,6 @@ def test_attention_that_does_not_compile_is_reported(table_file: Write) -> None:
         "triton_flex_decoding 32 s1 w2 for float16 align 16 and heads of 64 and 64 elements does not compile for sm_"
     )
     assert expected in lines[2]
-
-
-def test_float8_is_compiled(table_file: Write) -> None:
-    """Kernels of scaled_mm compile where there is float8; elsewhere that is what is wrong with them."""
-    row = {"op": "scaled_mm", "configs": [config("triton_mm 32x32x64 g8 s3 w4")]}
-    assert call("check", "--compile", table_file("new.json", row, hardware=hardware("sm_90"))).stdout == ""
-    (line,) = call("check", "--compile", table_file("old.json", row, hardware=hardware("sm_80"))).stdout.splitlines()
-    assert "entries[0].configs[0]: triton_mm 32x32x64 g8 s3 w4 for float8_e" in line
-    assert "does not compile for sm_80" in line
-
-
-def test_rows_for_any_dtype(table_file: Write) -> None:
-    """A row of GEMMs that names no dtype is compiled for those that its op has."""
-    row = {"op": "mm", "layout": "nn", "configs": [config("triton_mm 32x32x32 g8 s3 w4")]}
-    assert call("check", "--compile", table_file("mine.json", row)).stdout == ""
 
 
 def test_what_cannot_be_launched_is_reported_once(table_file: Write) -> None:

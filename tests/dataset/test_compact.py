@@ -20,6 +20,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
+from tests.strategies import share
 
 HEADER = Header(Hardware("NVIDIA H200", "sm_90", 132), "2.11.0", "3.6.0", "13.0", "580.1", "a clock", "2026-11-21")
 CONFIGS = (ATEN, *(Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64, 128)))
@@ -67,7 +68,7 @@ def in_order(records: Sequence[Record]) -> set[Record]:
     return {record._replace(timings=tuple(sorted(record.timings, key=str))) for record in records}
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(records, st.randoms(use_true_random=False))
 def test_the_same_records_give_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory, records: list[Record], shuffled: random.Random

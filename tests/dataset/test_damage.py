@@ -21,6 +21,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
+from tests.strategies import share
 
 HEADER = Header(Hardware("NVIDIA H200", "sm_90", 132), "2.13.0")
 TRITON = Config("triton_mm", (128, 64, 32, 8, 3, 4))
@@ -56,9 +57,9 @@ def unframed(records: Sequence[Record]) -> bytes:
 
 
 def test_a_flipped_bit_costs_one_record_at_most(tmp_path: Path) -> None:
-    """Of 3,000 flips none alters a record, each costs at most one, which is named, and going on loses nothing more."""
+    """Of many flips none alters a record, each costs at most one, which is named, and going on loses nothing more."""
     path, draw = tmp_path / "d", random.Random(8)
-    for bit in draw.sample(range(8 * len(WHOLE)), 3000):
+    for bit in draw.sample(range(8 * len(WHOLE)), share(3000)):
         found, dataset = read(path, flipped(WHOLE, bit))
         gone = [number for number, record in enumerate(RECORDS, 1) if record not in found]
         assert found == [record for record in RECORDS if record in found]
@@ -130,7 +131,7 @@ def inserted(data: bytes, start: int, end: int) -> bytes:
 def test_any_damage_leaves_what_it_does_not_touch(tmp_path: Path, change: Callable[[bytes, int, int], bytes]) -> None:
     """A part that is zeroed, missing, doubled or foreign costs what it touches; the rest is read, and goes on."""
     path, draw, begin = tmp_path / "d", random.Random(9), ends()[0]
-    for _ in range(200):
+    for _ in range(share(200)):
         start = draw.randrange(begin, len(WHOLE) - 1)
         end = min(len(WHOLE), start + draw.choice((1, 5, 14, 60, 300)))
         found, dataset = read(path, change(WHOLE, start, end))
@@ -193,7 +194,7 @@ def test_a_flipped_bit_in_an_older_file_costs_one_record_at_most(tmp_path: Path,
     """Without checksums a time may be altered; all other records are read, and nothing is cut off by going on."""
     path, draw = tmp_path / "d", random.Random(10)
     start = len(unframed(()))
-    for bit in draw.sample(range(8 * start, 8 * len(data)), 500):
+    for bit in draw.sample(range(8 * start, 8 * len(data)), share(500)):
         found, dataset = read(path, flipped(data, bit))
         others = [record for record in RECORDS if record in found]
         assert len(others) >= len(RECORDS) - 1 - (data != unframed(RECORDS))

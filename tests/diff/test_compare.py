@@ -10,7 +10,7 @@ from diode_lut.diff import Change, compare
 from diode_lut.hardware import Hardware
 from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.templates.config import ATEN, Config
-from tests.strategies import STRATEGIES
+from tests.strategies import STRATEGIES, share
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 A, B = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 64))
@@ -30,7 +30,7 @@ def kinds(old: list[Entry], new: list[Entry]) -> list[str]:
     return [change.kind for change in changes(old, new)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(STRATEGIES.tables, st.randoms(use_true_random=False))
 def test_order_is_no_difference(table: Table, random: object) -> None:
     """A table is the same as itself with its rows in another order."""
@@ -39,7 +39,7 @@ def test_order_is_no_difference(table: Table, random: object) -> None:
     assert not compare(table, Table(table.hardware, shuffled, table.provenance))
 
 
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(st.lists(STRATEGIES.entries, max_size=6), st.lists(STRATEGIES.entries, max_size=6))
 def test_changes_lead_from_the_old_rows_to_the_new(old: list[Entry], new: list[Entry]) -> None:
     """Taking away what the changes call old and adding what they call new makes the old table's rows the new one's."""
@@ -52,7 +52,7 @@ def test_changes_lead_from_the_old_rows_to_the_new(old: list[Entry], new: list[E
     assert sorted(map(repr, rows)) == sorted(map(repr, new))
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(st.lists(STRATEGIES.entries, max_size=6), st.lists(STRATEGIES.entries, max_size=6))
 def test_a_diff_can_be_turned_round(old: list[Entry], new: list[Entry]) -> None:
     """The other way round as many rows come as went, and as many are widened as were narrowed."""

@@ -232,6 +232,7 @@ def test_bad_arguments(dataset_file: Path, tmp_path: Path, arguments: list[str],
     assert (result.exit_code, message in result.stderr) == (code, True)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(dataset_file: Path, tmp_path: Path) -> None:
     """Ctrl-C ends training, which would take days here, at once; nothing is written."""
     out = tmp_path / "x.safetensors"

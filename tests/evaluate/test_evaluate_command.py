@@ -73,6 +73,12 @@ def test_prints_the_figures(tmp_path: Path, table: Path) -> None:
     assert rows["21.00%"] == f"on mm 4x8x8 float16 nn align 16: aten (miss), best {A}".split()
 
 
+def test_breaks_no_line_in_a_pipe(tmp_path: Path, table: Path) -> None:
+    """What the figures mean is one line, however long it is."""
+    (legend,) = (line for line in evaluate(table, dataset(tmp_path / "d")).stdout.splitlines() if "gain: " in line)
+    assert legend.endswith("A miss counts as aten.")
+
+
 def test_reads_compact_datasets_and_several(tmp_path: Path, table: Path) -> None:
     """Several datasets are combined, packed ones as well."""
     call("pack", dataset(tmp_path / "d", problems=5), "-o", tmp_path / "c")

@@ -19,10 +19,11 @@ from diode_lut.problem import DTYPES, Problem
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN, Config
 from tests.exchange.drawing import H200, packed, tables
+from tests.strategies import share
 
 A, B = (Config("triton_mm", (64, 64, block_k, 8, 3, 4)) for block_k in (32, 128))
 MM = Problem.of("mm", 256, 512, 96, dtype="float16", layout="nn")
-drawn = settings(max_examples=100)
+drawn = settings(max_examples=share(100))
 
 
 def exported(name: str, table: Table, **facts: Any) -> tuple[Any, Skipped]:
@@ -224,7 +225,7 @@ def test_another_document_is_an_error(tmp_path: Path, name: str, document: Any) 
         imported(tmp_path / "x", name, document)
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(st.binary(max_size=20))
 def test_damaged_files_are_errors(tmp_path: Path, data: bytes) -> None:
     """Whatever is in the file, there is a message or a table."""

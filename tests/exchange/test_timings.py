@@ -23,6 +23,7 @@ from diode_lut.hardware import Hardware, known_gpu
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 from tests.exchange.drawing import H200, TEMPLATES_OF, configs, packed
+from tests.strategies import share
 
 HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")
 MM = Problem.of("mm", 256, 300, 512, dtype="bfloat16", layout="nn")
@@ -47,7 +48,7 @@ _records = packed().flatmap(_records_of)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.json"])
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(records=st.lists(_records, min_size=1, max_size=4))
 def test_ones_own_timings_round_trip(tmp_path: Path, name: str, records: list[Record]) -> None:
     """Every timing survives CSV and JSON, with its stage, its reason and the header."""

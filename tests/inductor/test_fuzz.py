@@ -14,6 +14,8 @@ from tests.fuzzing.cases import Case, draw_case
 from tests.fuzzing.check import Outcome, executed, lowered
 from tests.fuzzing.kinds import OP_KINDS
 
+pytestmark = pytest.mark.slow
+
 SEED = 2
 
 

@@ -101,6 +101,7 @@ def test_forked_and_spawned_processes(method: str, after_inductor: Forks) -> Non
     assert float(error) < 1e-4
 
 
+@pytest.mark.slow
 def test_subprocess_compile_workers(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_inductor: Forks
 ) -> None:
@@ -143,6 +144,7 @@ if __name__ == "__main__":
     assert outputs == [["compiled", "1", "0", "0"], ["cached", "1", "1", "1"]]
 
 
+@pytest.mark.slow
 def test_aot_inductor(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTInductor's packages are made with the table's kernels, and are right."""
     monkeypatch.setenv("TORCHINDUCTOR_DEBUG_COMPILE", "1")

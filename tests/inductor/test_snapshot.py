@@ -59,7 +59,7 @@ def table(table_file: Callable[..., Path]) -> Table:
 
 def operands(*, training: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    return torch.randn(4, 64, 32, requires_grad=training), torch.randn(4, 32, 24, requires_grad=training)
+    return torch.randn(4, 64, 128, requires_grad=training), torch.randn(4, 128, 96, requires_grad=training)
 
 
 class Run:
@@ -287,7 +287,7 @@ import sys, torch
 from torch._dynamo.precompile_context import PrecompileContext
 from tests.inductor.reloaded import gemm
 torch._dynamo.config.caching_precompile = True
-torch.compile(gemm)(torch.randn(4, 64, 32), torch.randn(4, 32, 24))
+torch.compile(gemm)(torch.randn(4, 64, 128), torch.randn(4, 128, 96))
 PrecompileContext.save_to_dynamo_cache()
 assert "diode_lut" not in sys.modules
 """

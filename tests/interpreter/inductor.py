@@ -19,6 +19,9 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 MOST_ELEMENTS = 2**13
 """Of a block, where the device chooses its size: numpy takes hardly longer for many elements than for one."""
 
+PARTS = 4
+"""Of the work of a kernel that would have a part for each SM."""
+
 
 @contextmanager
 def patched_inductor() -> Iterator[None]:
@@ -58,6 +61,9 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "torch.cuda._lazy_init": lambda: None,
     # All work is done when a call returns.
     "torch.cuda.synchronize": lambda *_: None,
+    # Kernels that share the work among all SMs have so many parts to interpret.
+    "torch._inductor.utils.get_max_num_sms": lambda: PARTS,
+    "torch._inductor.kernel.flex.flex_decoding.get_split_k": lambda *_: PARTS,
 }
 
 _BENCHMARKERS = (Benchmarker, TritonBenchmarker, InductorBenchmarker)

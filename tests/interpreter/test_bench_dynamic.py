@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.forks import ROOT, Forks
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_call_with_three_kernels_is_timed(tmp_path: Path, with_device: Forks) -> None:

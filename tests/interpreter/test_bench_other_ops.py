@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from modelbench.other_ops import KERNEL, OPS
 
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
+
+pytestmark = pytest.mark.slow
 
 
 def test_all_ways_compute_the_same(with_device: Forks) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.forks import ROOT, Forks
 from tests.interpreter.conftest import found_by
 from tests.interpreter.test_device import ROUNDING
-from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES, WAYS
+from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES, WAYS, sizes_of
 
 PROGRAM = ROOT / "tests" / "programs" / "branch.py"
 
@@ -22,21 +22,20 @@ def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return found_by(with_device, "branch.py", tmp_path_factory.mktemp("branch"))
 
 
-@pytest.mark.parametrize("first", ["small", "large"])
 @pytest.mark.parametrize("op", SHAPES)
-def test_each_size_runs_its_kernel(found: dict[str, Any], op: str, first: str) -> None:
+def test_each_size_runs_its_kernel(found: dict[str, Any], op: str) -> None:
     """One compile serves all sizes, each with the kernel of its row, and all results are right to within rounding."""
-    case = found[f"{op} triton {first}"]
+    case = found[f"{op} triton"]
     assert case["error"] < 4 * ROUNDING["torch.float32"]
-    expected = {str(m): [BLOCKS[0] if m < 9 else BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
+    sizes = sizes_of(op, library=False)
+    expected = {str(m): [BLOCKS[0] if m < 9 else BLOCKS[1] if m < 33 else BLOCKS[2]] for m in sizes}
     assert (case["compiles"], case["blocks"]) == (1, expected)
 
 
-@pytest.mark.parametrize("first", ["small", "large"])
 @pytest.mark.parametrize("op", [op for op in SHAPES if op not in FUSED])
-def test_the_library_runs_where_it_is_best(found: dict[str, Any], op: str, first: str) -> None:
+def test_the_library_runs_where_it_is_best(found: dict[str, Any], op: str) -> None:
     """The library is called for the sizes at which it is the best, kernels run for the others."""
-    case = found[f"{op} library {first}"]
+    case = found[f"{op} library"]
     assert case["error"] < 4 * ROUNDING["torch.float32"]
     expected = {str(m): [] if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
     assert (case["compiles"], case["blocks"]) == (1, expected)
@@ -45,7 +44,7 @@ def test_the_library_runs_where_it_is_best(found: dict[str, Any], op: str, first
 @pytest.mark.parametrize("op", FUSED)
 def test_the_library_before_pointwise_work(found: dict[str, Any], op: str) -> None:
     """Where the library is the best for some sizes and pointwise work follows, results are right."""
-    case = found[f"{op} library small"]
+    case = found[f"{op} library"]
     assert (case["error"] < 4 * ROUNDING["torch.float32"], case["compiles"]) == (True, 1)
 
 
@@ -73,15 +72,14 @@ def test_however_a_size_becomes_dynamic(found: dict[str, Any], way: str) -> None
     assert (case["compiles"], case["blocks"]) == (2 if way in ("a second size", "specialize_on") else 1, expected)
 
 
-@pytest.mark.parametrize(("first", "other"), [(16, 100), (100, 16)])
-def test_a_process_gets_the_branches_of_another(with_device: Forks, tmp_path: Path, first: int, other: int) -> None:
+def test_a_process_gets_the_branches_of_another(with_device: Forks, tmp_path: Path) -> None:
     """A graph with several kernels has the same ones in every process, whichever size comes first.
 
-    So a process takes it from the cache of one that began with another size.
+    So a process takes it from the cache of one that began with a larger or a smaller size.
     """
     cases = []
-    for size in (first, other):
-        done = with_device.run(str(PROGRAM), str(tmp_path), str(size), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+    for first in (("16", "100"), ("100", "16")):
+        done = with_device.run(str(PROGRAM), str(tmp_path), *first, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr
         cases.append(json.loads(done.stdout.splitlines()[-1]))
     assert [[case[op]["cached"] for op in ("mm", "mm silu")] for case in cases] == [[0, 0], [1, 1]]

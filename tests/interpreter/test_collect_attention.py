@@ -10,6 +10,8 @@ from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.collect_attention import CASES, CONFIGS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
+from tests.programs.interpret import PROGRAMS
 
 ROUNDING = {"torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8, "torch.float32": 2.0**-24}
 
@@ -37,8 +38,7 @@ def test_templates_of_rows_are_executed(found: dict[str, Any], template: str) ->
     assert error < 4 * ROUNDING["torch.bfloat16"]
 
 
-@pytest.mark.parametrize("epilogue", ["light", "medium", "heavy"])
-@pytest.mark.parametrize("op", ["mm", "addmm", "bmm", "baddbmm"])
+@pytest.mark.parametrize(("epilogue", "op"), PROGRAMS)
 def test_what_is_measured_of_epilogues_is_right(found: dict[str, Any], epilogue: str, op: str) -> None:
     """A GEMM with an epilogue is timed as one Triton kernel, or as the library's and one for the epilogue."""
     for error, kernels in found["programs"][f"{epilogue} {op}"].values():

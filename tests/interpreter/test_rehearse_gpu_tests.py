@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tests.forks import ROOT
-from tests.interpreter.process import require_interpreter, run_program
+from tests.forks import ROOT, Forks
 
 
-def test_tests_for_a_gpu_run() -> None:
+def test_tests_for_a_gpu_run(with_device: Forks) -> None:
     """What is skipped without a GPU runs, and passes."""
-    require_interpreter()
-    done = run_program(ROOT / "tools" / "rehearse_gpu_tests.py", "tests/gpu/test_guards.py", "-q", "-k", "autocast")
+    program = str(ROOT / "tools" / "rehearse_gpu_tests.py")
+    done = with_device.run(program, "tests/gpu/test_guards.py", "-q", "-k", "autocast")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0

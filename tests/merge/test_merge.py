@@ -15,7 +15,7 @@ from diode_lut.table.edit import Merged, merge
 from diode_lut.table.format import key_text
 from diode_lut.table.lookup import overlaps, repeats
 from diode_lut.templates.config import ATEN, Config
-from tests.strategies import STRATEGIES
+from tests.strategies import STRATEGIES, share
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 A, B, C = (Config("triton_mm", (size, 64, 32, 8, 3, 4)) for size in (16, 32, 64))
@@ -54,7 +54,7 @@ def _some(whole: Table, mask: int) -> list[Entry]:
     return [entry for number, entry in enumerate(whole.entries) if mask >> number & 1]
 
 
-@settings(max_examples=80)
+@settings(max_examples=share(80))
 @given(tables, tables)
 def test_what_one_side_changed_is_taken(base: Table, changed: Table) -> None:
     """If the other side left everything as it was, or did the same, the result is what was made of it."""
@@ -64,7 +64,7 @@ def test_what_one_side_changed_is_taken(base: Table, changed: Table) -> None:
         assert not merged.conflicts
 
 
-@settings(max_examples=80)
+@settings(max_examples=share(80))
 @given(tables, tables)
 def test_uniting_with_itself_or_nothing_changes_nothing(one: Table, other: Table) -> None:
     """Without a base, a table comes out as it went in, if the other has the same rows or none."""
@@ -73,7 +73,7 @@ def test_uniting_with_itself_or_nothing_changes_nothing(one: Table, other: Table
     assert merge(None, table(), one).table == one
 
 
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(st.none() | tables, edits, edits)
 def test_no_row_is_lost_or_doubled_without_a_remark(base: Table | None, ours: Table, theirs: Table) -> None:
     """Each row of either side is in the result, or something is said about its key; and the result is sound."""
@@ -86,7 +86,7 @@ def test_no_row_is_lost_or_doubled_without_a_remark(base: Table | None, ours: Ta
         assert any(entry.key == other.key for other in (*ours.entries, *theirs.entries))
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(tables, st.integers(0, 31), st.integers(0, 31))
 def test_rows_that_both_removed_stay_removed(base: Table, our_mask: int, their_mask: int) -> None:
     """Removals of both sides add up, and each is said."""

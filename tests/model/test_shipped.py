@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from diode_lut.dataset import read_dataset
+from diode_lut.dataset import Record, read_dataset
 from diode_lut.distill.examples import targets_of
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.model.ranking import Model
@@ -21,6 +22,12 @@ PADDED = ("models", "random", "test")
 """The datasets of problems that were measured again with padding; nothing is trained on the last one."""
 
 
+@cache
+def records(path: Path) -> list[Record]:
+    """The records of a dataset, which several validations need."""
+    return list(read_dataset(path))
+
+
 @pytest.fixture(scope="module")
 def shipped() -> Model:
     return read_model(TABLES / "nvidia-h200.mlp.safetensors")
@@ -28,7 +35,7 @@ def shipped() -> Model:
 
 def held_out(model: Model, path: Path) -> Validation:
     """The validation on those problems of one of its datasets that it was not trained on."""
-    return validate(model, targets_of(r for r in read_dataset(path) if model.split.group(r.problem) != TRAIN))
+    return validate(model, targets_of(r for r in records(path) if model.split.group(r.problem) != TRAIN))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +54,7 @@ def others_at_random(shipped: Model) -> Validation:
 @pytest.fixture(scope="module")
 def at_random(shipped: Model) -> Validation:
     """The validation on the random problems of the test split."""
-    return validate(shipped, targets_of(read_dataset(DATASETS / "test" / "nvidia-h200.msgpack.zst")))
+    return validate(shipped, targets_of(records(DATASETS / "test" / "nvidia-h200.msgpack.zst")))
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +62,16 @@ def with_epilogues(shipped: Model) -> Validation:
     """The validation on problems with each class of epilogue, those without one left out."""
     alone = (*DATASETS.glob("nvidia-h200*"), DATASETS / "random" / "nvidia-h200.msgpack.zst")
     paths = (*alone, *sorted(DATASETS.joinpath("epilogues").glob("nvidia-h200*")))
-    records = (r for path in paths for r in read_dataset(path) if shipped.split.group(r.problem) != TRAIN)
-    return validate(shipped, [target for target in targets_of(records) if target.problem.epilogue != NO_EPILOGUE])
+    others = (r for path in paths for r in records(path) if shipped.split.group(r.problem) != TRAIN)
+    return validate(shipped, [target for target in targets_of(others) if target.problem.epilogue != NO_EPILOGUE])
 
 
 @pytest.fixture(scope="module")
 def with_padding(shipped: Model) -> Validation:
     """The validation on problems of all sets that may be padded, as they are and padded."""
     padded = DATASETS / "padding"
-    of_models, others, test = (read_dataset(padded / f"nvidia-h200-{name}.msgpack.zst") for name in PADDED)
-    seen = ((r for r in records if shipped.split.group(r.problem) != TRAIN) for records in (of_models, others))
+    of_models, others, test = (records(padded / f"nvidia-h200-{name}.msgpack.zst") for name in PADDED)
+    seen = ((r for r in each if shipped.split.group(r.problem) != TRAIN) for each in (of_models, others))
     return validate(shipped, targets_of(*seen, test), padding=True)
 
 
@@ -83,11 +90,10 @@ def test_the_test_split_was_not_trained_on(shipped: Model) -> None:
     others = DATASETS / "random" / "nvidia-h200.msgpack.zst", *DATASETS.joinpath("epilogues").glob("nvidia-h200*")
     padded = (DATASETS / "padding" / f"nvidia-h200-{name}.msgpack.zst" for name in PADDED[:-1])
     paths = [*DATASETS.glob("nvidia-h200*"), *others, *padded]
-    found = [read_dataset(path) for path in paths]
-    assert sorted(f"sha256:{each.digest}" for each in found) == shipped.provenance["datasets"]
-    unseen = {record.problem for record in read_dataset(DATASETS / "test" / "nvidia-h200.msgpack.zst")}
+    assert sorted(f"sha256:{read_dataset(path).digest}" for path in paths) == shipped.provenance["datasets"]
+    unseen = {record.problem for record in records(DATASETS / "test" / "nvidia-h200.msgpack.zst")}
     assert len(unseen) == 300
-    assert unseen.isdisjoint(record.problem for dataset in found for record in dataset)
+    assert unseen.isdisjoint(record.problem for path in paths for record in records(path))
 
 
 def test_first_choices_are_near_the_best(

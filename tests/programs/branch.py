@@ -1,7 +1,7 @@
 """What matmuls with a dynamic size run on the interpreter's device, as JSON for tests/interpreter/test_branches.py.
 
-``python branch.py DIRECTORY``: tables go there. ``python branch.py DIRECTORY SIZE``: what ``after_another`` says, with
-this size first.
+``python branch.py DIRECTORY``: tables go there. ``python branch.py DIRECTORY SIZE OTHER``: what ``after_another``
+says, with these sizes first.
 """
 
 from __future__ import annotations
@@ -59,6 +59,15 @@ FUSED = [op for op in SHAPES if op.startswith(("mm ", "addmm ", "linear gelu ", 
 """Those that pointwise work follows."""
 
 
+def sizes_of(op: str, *, library: bool) -> tuple[int, ...]:
+    """The sizes at which an op is run, in this order: half of the ops have the largest first, with the library others.
+
+    An encoder is run at one size of each part of the range.
+    """
+    sizes = SIZES[1::2] if op.startswith("encoder ") else SIZES
+    return sizes if ([*SHAPES].index(op) + library) % 2 else sizes[::-1]
+
+
 def main(directory: str) -> dict[str, Any]:
     """For each op, with and without the library for small sizes: what ``run`` says."""
     import torch
@@ -81,10 +90,8 @@ def main(directory: str) -> dict[str, Any]:
     found = {}
     for op, shapes in SHAPES.items():
         for library in (False, True):
-            path = table(op, *rows(op, library))
-            orders = {"small": SIZES} if library and op in FUSED else {"small": SIZES, "large": SIZES[::-1]}
-            for first, sizes in orders.items():
-                found[f"{op} {'library' if library else 'triton'} {first}"] = run(functions[op], shapes, path, sizes)
+            name = f"{op} {'library' if library else 'triton'}"
+            found[name] = run(functions[op], shapes, table(op, *rows(op, library)), sizes_of(op, library=library))
     path = table("artifact", *rows("mm", library=True))
     found["artifact"] = run(torch.mm, SHAPES["mm"], path, SIZES, backend=as_servers_compile)
     found["sglang"] = run(torch.mm, SHAPES["mm"], path, SIZES, as_sglang_compiles, marks={}, mark="maybe_mark_dynamic")
@@ -93,8 +100,8 @@ def main(directory: str) -> dict[str, Any]:
     return found
 
 
-def after_another(directory: str, first: str) -> dict[str, Any]:
-    """For two graphs what ``run`` says, with ``first`` as the first size, and whether Inductor's cache had them."""
+def after_another(directory: str, *first: str) -> dict[str, Any]:
+    """For two graphs what ``run`` says, each with its first size, and whether Inductor's cache had them."""
     import torch
     from torch._dynamo.utils import counters
     from torch._inductor import config
@@ -104,10 +111,10 @@ def after_another(directory: str, first: str) -> dict[str, Any]:
     found = {}
     functions = {"mm": torch.mm, "mm silu": lambda a, b: functional.silu(a @ b)}
     with config.patch(fx_graph_cache=True, fx_graph_remote_cache=False):
-        for op, function in functions.items():
+        for (op, function), size in zip(functions.items(), map(int, first), strict=True):
             counters.clear()
             path = table(op, *rows(op, library=op == "mm"))
-            case = run(function, SHAPES[op], path, (int(first), *SIZES))
+            case = run(function, SHAPES[op], path, (size, *SIZES))
             found[op] = {**case, "cached": counters["inductor"]["fxgraph_cache_hit"]}
     return found
 

@@ -32,7 +32,7 @@ def main(count: str, tables: str) -> None:
     hardware = find_hardware(H200, diode_lut.config.tables)
     decisions = [diode_lut.select(problem, hardware=hardware) for problem in problems]
     selector, axis = selector_for(hardware, diode_lut.config.copy(), registered()), Axis(("m",), 1, None)
-    pieces = [pieces_over(selector, problem, axis, THRESHOLD, 3, library=True) for problem in problems[::100]]
+    pieces = [pieces_over(selector, problem, axis, THRESHOLD, 3, library=True) for problem in problems[::50]]
     portable = inductor_config.save_config_portable(ignore_private_configs=False)
     report = {
         "decisions": [

@@ -26,7 +26,7 @@ def main() -> dict[str, Any]:
         "templates": {name: template(name) for name in ("triton_mm", "triton_mm_persistent_tma", "triton_bmm")},
         "reductions": reductions(),
         "dynamic": dynamic(),
-        "programs": {f"{name} {op}": programs(name, op) for name in ("light", "medium", "heavy") for op in OPS},
+        "programs": {f"{epilogue} {op}": programs(epilogue, op) for epilogue, op in PROGRAMS},
     }
     found["overruns"] = [freed_overruns()]
     for name, change in WRONG.items():
@@ -94,7 +94,15 @@ def template(name: str) -> list[Any]:
     return [error, "triton_heuristics.template(" in "".join(codes)]
 
 
-OPS = ("mm", "addmm", "bmm", "baddbmm")
+PROGRAMS = [
+    ("light", "mm"),
+    ("medium", "mm"),
+    ("heavy", "mm"),
+    ("medium", "addmm"),
+    ("heavy", "bmm"),
+    ("light", "baddbmm"),
+]
+"""Each epilogue and each op."""
 
 
 def programs(epilogue: str, op: str) -> dict[str, Any]:

@@ -26,6 +26,14 @@ SHAPES = {
     "linear": [(2, 20, 77), (51, 77), (51,)],
 }
 
+MODES = ("default", "max-autotune-no-cudagraphs")
+CASES = [
+    (op, dtype, MODES[(number + place) % 2])
+    for number, op in enumerate(SHAPES)
+    for place, dtype in enumerate(("bfloat16", "float32"))
+]
+"""Each op with each type, and in each mode."""
+
 
 def main(directory: str) -> dict[str, Any]:
     """For each case the largest error, the matmuls left to Inductor's benchmark, and how many kernels there are."""
@@ -42,20 +50,16 @@ def main(directory: str) -> dict[str, Any]:
     }
     table = Tables(Path(directory))
     found = {}
-    for op, shapes in SHAPES.items():
-        template = BMM if op == "bmm" else MM
-        for mode in ("default", "max-autotune-no-cudagraphs"):
-            for dtype, pad in ((torch.bfloat16, 8), (torch.float32, 4)):
-                path = table("padded", {"align": 2, "configs": [{**template, "pad": pad}]})
-                found[f"{op} {mode} {dtype}"] = run(functions[op], shapes, path, dtype, mode=mode)
+    for op, dtype, mode in CASES:
+        pad = {"bfloat16": 8, "float32": 4}[dtype]
+        path = table("padded", {"align": 2, "configs": [{**(BMM if op == "bmm" else MM), "pad": pad}]})
+        found[f"{op} {dtype} {mode}"] = run(functions[op], SHAPES[op], path, getattr(torch, dtype), mode=mode)
     path = table("library", {"align": 2, "configs": [{**ATEN, "pad": 8}]})
     found["library"] = run(functions["linear"], SHAPES["linear"], path, torch.bfloat16)
-    for name, epilogue in (("light", "relu"), ("heavy", "gelu")):
+    for name, epilogue, n in (("light", "relu", 48), ("light", "relu", 51), ("heavy", "gelu", 48)):
         rows = [{"align": 2, "configs": [{**ATEN, "pad": 8}]}, {"align": 16, "epilogue": name, "configs": [MM]}]
-        path = table("epilogue", *rows)
-        for n in (48, 51):
-            shapes = [(2, 20, 77), (n, 77), (n,)]
-            found[f"{epilogue} {n}"] = run(functions[epilogue], shapes, path, torch.bfloat16)
+        shapes = [(2, 20, 77), (n, 77), (n,)]
+        found[f"{epilogue} {n}"] = run(functions[epilogue], shapes, table("epilogue", *rows), torch.bfloat16)
     path = table("tma", {"op": "mm", "align": 2, "configs": [{**TMA, "pad": 8}]})
     found["tma"] = run(functions["mm"], SHAPES["mm"], path, torch.bfloat16)
     path = table("dynamic", {"op": "mm", "align": 2, "configs": [{**MM, "pad": 8}]})

@@ -21,6 +21,7 @@ from diode_lut.receipts.read import MAX_COUNT, decode_receipt, read_receipt
 from diode_lut.receipts.receipt import MAX_PERMILLE, Device, Miss, NoChoice, Receipt, merge_receipts, receipt_bytes
 from tests.mutated import containers, mutate
 from tests.receipt.strategies import receipts
+from tests.strategies import share
 from tools import write_schema
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
@@ -50,14 +51,14 @@ def is_read(document: Any) -> bool:
     return True
 
 
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(document=documents())
 def test_schema_and_reader_accept_the_same(document: Any) -> None:
     """Of good receipts and of almost good ones, both accept the same."""
     assert is_read(document) == VALIDATOR.is_valid(document)
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(receipt=receipts)
 def test_what_is_written_is_read(receipt: Receipt) -> None:
     """A receipt keeps to the schema and comes back as it was."""
@@ -66,7 +67,7 @@ def test_what_is_written_is_read(receipt: Receipt) -> None:
     assert decode_receipt(document, "receipt.json") == receipt
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(parts=st.lists(receipts, max_size=4), data=st.data())
 def test_the_order_of_merging_does_not_matter(parts: list[Receipt], data: st.DataObject) -> None:
     """Merged in any order, and in any groups, the file has the same bytes, and counts add up."""

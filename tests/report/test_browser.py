@@ -37,6 +37,8 @@ ROOT = Path(__file__).parent.parent.parent
 TABLES = ROOT / "tables"
 NOTE = str(ROWS[2]["note"])
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -508,7 +510,8 @@ def test_a_row_is_copied_as_a_command(
 def test_a_command_has_words_as_python_quotes_them(open_page: Open) -> None:
     """The page and messages quote the words of a command alike."""
     words = [*WORDS[:-1], "", "\u202e'\\", "\x00\u3000é😀"]
-    script = (ROOT / "diode_lut" / "report" / "assets" / "details.js").read_text()
+    assets = ROOT / "diode_lut" / "report" / "assets"
+    script = "\n".join((assets / name).read_text() for name in ("values.js", "details.js"))
     quoted = open_page("bare.html").run(f"{script}; return arguments[0].map(quoted)", words)
     assert quoted == list(map(as_command, words))
 

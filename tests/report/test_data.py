@@ -16,7 +16,7 @@ from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.model.ranking import Model
 from diode_lut.problem import Problem
-from diode_lut.report import Asked, Side, as_data
+from diode_lut.report import AskedProblem, Side, as_data
 from diode_lut.table import Table, read_table
 from diode_lut.table.read import decode_entry
 from diode_lut.templates.config import TEMPLATES
@@ -101,7 +101,7 @@ def test_each_template_has_a_colour() -> None:
 def test_a_model_beside_a_table(opened: Table, dataset: Path, shipped_model: Model) -> None:
     """A model has no rows; its choices on the problems are there, and so are its answers to what was asked."""
     answered = evaluate(ModelSource(shipped_model, shipped_model.hardware), read_dataset(dataset))
-    asked = [Asked(Problem.of("mm", 4096, 4096, 64, dtype="float16", layout="nn"), 3, "")]
+    asked = [AskedProblem(Problem.of("mm", 4096, 4096, 64, dtype="float16", layout="nn"), 3, "")]
     data = as_data(Side(opened), beside=Side(shipped_model, answered), asked=asked)
     assert {row["table"] for row in data["rows"]} == {0}
     assert {(problem["table"], problem["row"]) for problem in data["problems"]} == {(1, None)}

@@ -36,8 +36,8 @@ def looked_up(grid: dict[str, Any]) -> Iterator[tuple[Problem, str | None, int |
 
 
 def explained(model: Model, problem: Problem) -> tuple[str | None, int | None]:
-    """The first config and the gain in permille that explain names, after all tables."""
-    told = explanation(problem, hardware=model.hardware, first=model)
+    """The first config and the gain in permille that explain names after all tables: the model is a shipped one."""
+    told = explanation(problem, hardware=model.hardware)
     decision = told.models or told.decision
     if decision.answer is None or decision.answer.ranking is None:
         return None, None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from diode_lut.table import Entry, Table, read_table, write_table
 from diode_lut.table.lint import check_file, contradictions, useless
+from tests.strategies import share
 
 Save = Callable[[str | bytes], Path]
 
@@ -232,7 +233,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in str(error)
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(data=st.data())
 def test_tables_that_are_written_are_valid(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """Of what is written, check reports only what is wrong with the rows as they are, and reading skips nothing."""

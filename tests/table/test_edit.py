@@ -16,6 +16,7 @@ from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.table.edit import set_row, unset_row
 from diode_lut.table.lint import check_file
 from diode_lut.templates.config import ATEN, Config
+from tests.strategies import share
 
 GPU = Hardware("GPU", "sm_90", 132)
 
@@ -25,7 +26,7 @@ def row(m: tuple[int, int] | None, config: Config = ATEN, **fields: Any) -> Entr
     return Entry(candidates=(Candidate(config),), m=m, **key)
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(data=st.data())
 def test_a_good_table_stays_good(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """Whatever rows are set, one after the other, is refused or leaves a table that passes check and answers so."""

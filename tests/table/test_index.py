@@ -16,6 +16,7 @@ from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import ATEN
 from tests.steps import lines_run
+from tests.strategies import share
 
 GPU = Hardware("GPU", "sm_90", 132)
 
@@ -24,7 +25,7 @@ def _first(entries: list[Entry], problem: Problem) -> Entry | None:
     return next(iter(Table(GPU, entries).covering(problem)), None)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_the_index_agrees_with_a_scan(data: st.DataObject, draw_from: Any) -> None:
     """Wildcards, ranges, exact rows, rows in rows and ties: the index finds the entry that comes first in a scan."""
@@ -34,7 +35,7 @@ def test_the_index_agrees_with_a_scan(data: st.DataObject, draw_from: Any) -> No
     assert [index.find(problem) for problem in problems] == [_first(entries, problem) for problem in problems]
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_borders_agree_with_a_scan(data: st.DataObject, draw_from: Any) -> None:
     """The borders along some sizes are the ends of all rows that cover the problem there."""
@@ -51,7 +52,7 @@ def test_borders_agree_with_a_scan(data: st.DataObject, draw_from: Any) -> None:
         assert Index(entries).borders(problem, fields) == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(30))
 @given(data=st.data())
 def test_the_order_of_rows_does_not_matter(data: st.DataObject, draw_from: Any) -> None:
     """Rows with the same specificity, even with the same key, answer in canonical order wherever they are."""

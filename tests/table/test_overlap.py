@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from diode_lut.problem import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.table import Entry, lookup
+from tests.strategies import share
 
 
 def _shares(one: Entry, other: Entry) -> bool:
@@ -45,7 +46,7 @@ def _same_problems(entry: Entry) -> tuple[Any, ...]:
     return (*entry.kind, batch, entry.m, entry.n, entry.k, entry.h, entry.g, entry.v, entry.n_align)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_overlaps_agree_with_comparing_all_pairs(data: st.DataObject, draw_from: Any) -> None:
     """Each row is reported with the first earlier row of another key, the same volume and a problem in common."""
@@ -74,7 +75,7 @@ def test_overlaps_agree_with_comparing_all_pairs(data: st.DataObject, draw_from:
         assert entries[earlier].covers(problem)
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_rows_that_share_a_problem_are_found(data: st.DataObject, draw_from: Any) -> None:
     """All rows that share a problem with an entry are found, and no others."""
@@ -84,7 +85,7 @@ def test_rows_that_share_a_problem_are_found(data: st.DataObject, draw_from: Any
     assert list(lookup.Neighbours(rows).of(entry, len(rows))) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(data=st.data())
 def test_rows_for_some_values_of_n_only(data: st.DataObject) -> None:
     """Rows with ``n_align`` share the problems that both answer for."""

@@ -21,6 +21,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.table import read as read_module
 from diode_lut.table import read_hardware, read_table, to_bytes
 from diode_lut.templates.config import ATEN, Config
+from tests.strategies import share
 
 Save = Callable[[str | bytes], Path]
 
@@ -175,6 +176,7 @@ def test_a_letter_of_another_encoding_is_named(place: str, good: str, save: Save
 FORK = """
 import gc, os
 from diode_lut.table.read import _no_garbage_collection
+from tests.strategies import share
 
 with _no_garbage_collection():
     if not os.fork():
@@ -232,7 +234,7 @@ def _outcome(path: Path) -> Any:
 
 
 @pytest.mark.usefixtures("nobody_writes")
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(data=st.data())
 def test_pieces_mean_what_the_whole_means(data: st.DataObject, good: str, tmp_path_factory: Any) -> None:
     """However a file in canonical form is damaged, reading it in pieces gives what reading it as a whole gives."""

@@ -22,6 +22,7 @@ from diode_lut.table.faults import validator
 from diode_lut.table.lint import check_file
 from diode_lut.templates.config import TEMPLATES
 from tests.mutated import mutate
+from tests.strategies import share
 from tools import write_schema
 
 pytestmark = pytest.mark.usefixtures("nobody_writes")
@@ -116,7 +117,7 @@ def _by_reader(path: Path) -> list[bool] | None:
     return [number not in skipped for number in range(len(table.entries) + len(skipped))]
 
 
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(data=st.data())
 def test_schema_and_reader_accept_the_same(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """Of good tables and of almost good ones, both accept the same files and in these the same rows."""
@@ -129,7 +130,7 @@ def test_schema_and_reader_accept_the_same(data: st.DataObject, draw_from: Any, 
             assert _by_reader(path) == _by_schema(orjson.loads(content))
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """What a row means does not depend on which rows come before it, although decoding remembers their parts."""
@@ -150,7 +151,7 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
     assert list(read_table(path).entries) == alone
 
 
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 @given(data=st.data())
 def test_check_names_what_the_reader_skips(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """A file that the reader refuses has an error in check, and so has each row that it skips."""

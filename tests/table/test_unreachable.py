@@ -12,6 +12,7 @@ from diode_lut.problem import MAX_SIZE, OPS, Problem
 from diode_lut.table import Candidate, Entry
 from diode_lut.table.lookup import unreachable
 from diode_lut.templates.config import ATEN
+from tests.strategies import share
 
 SIZES = range(1, 5)
 COLUMNS = range(1, 13)
@@ -38,7 +39,7 @@ def _by_hand(entries: dict[int, Entry]) -> list[int]:
     return [number for number in entries if number not in answering]
 
 
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(data=st.data())
 def test_it_agrees_with_asking_for_every_problem(data: st.DataObject) -> None:
     """A row is reported exactly if some more specific row covers each of its problems."""
@@ -56,7 +57,7 @@ def test_it_agrees_with_asking_for_every_problem(data: st.DataObject) -> None:
     assert list(unreachable(entries)) == _by_hand(entries)
 
 
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(data=st.data())
 def test_it_agrees_where_rows_are_for_some_results_only(data: st.DataObject) -> None:
     """Rows for some values of N only are reported exactly as well."""

@@ -21,6 +21,7 @@ from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.distill import synthetic
+from tests.strategies import share
 
 Save = Callable[[str | bytes], Path]
 
@@ -107,7 +108,7 @@ def test_any_form_becomes_the_canonical_one(data: st.DataObject, draw_from: Any,
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
-@settings(max_examples=20)
+@settings(max_examples=share(20))
 @given(data=st.data())
 def test_jq_passes_a_table_through_unchanged(data: st.DataObject, draw_from: Any, tmp_path_factory: Any) -> None:
     """What jq makes of a file is the same table, and formatting that restores the file."""

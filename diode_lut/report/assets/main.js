@@ -1,4 +1,69 @@
-// Reads the data, and draws all of it again whenever something is asked for.
+// The list of rows, the page's address, and the page as a whole.
+
+// Rows are listed some at a time.
+
+const PAGE = 20;
+
+const ORDERS = {
+  line: (one, other) => one.line - other.line,
+  "regret, largest first": (one, other) => (other.worst ?? -1) - (one.worst ?? -1),
+  "gain, largest first": (one, other) => (other.gain ?? -1) - (one.gain ?? -1),
+  "gain, smallest first": (one, other) => (one.gain ?? Infinity) - (other.gain ?? Infinity),
+};
+
+function rowCells(data, row) {
+  const choose = () => showDetails(data, idsOf(row), true);
+  const key = element("button", { type: "button", className: "key", onclick: choose }, row.key);
+  const cell = (label, ...content) => {
+    const made = element("td", {}, ...content);
+    made.dataset.label = label;
+    return made;
+  };
+  return element(
+    "tr", {},
+    cell("Covers", key, ...(row.note === null ? [] : [element("p", { className: "note" }, row.note)])),
+    cell("Kernel", element("code", {}, row.configs[0].config)),
+    cell("Gain", row.gain === null ? "–" : factor(row.gain)),
+    cell("Regret", row.worst === null ? "–" : percent(row.worst)),
+    cell("Problems", row.measured === null ? "–" : count(row.measured)),
+    cell("Line", linkTo(data, row, String(row.line))),
+  );
+}
+
+function fillRows(data, rows, order, most) {
+  const sorted = [...rows].sort(ORDERS[order]);
+  document.querySelector("#rows tbody").replaceChildren(...sorted.slice(0, most).map((row) => rowCells(data, row)));
+  document.getElementById("more").hidden = rows.length <= most;
+}
+
+// Choices are part of the page's address, so that a link shows the same.
+
+const CONTROLS = "#filters [name], #options [name]:checked, #ask [name], #order";
+const keyOf = (control) => control.name || control.id;
+const initial = new Map();
+
+function rememberInitial() {
+  for (const control of document.querySelectorAll(CONTROLS)) initial.set(keyOf(control), control.value);
+}
+
+function saveAddress() {
+  const controls = [...document.querySelectorAll(CONTROLS)].filter((control) => control.value !== initial.get(keyOf(control)));
+  const chosen = new URLSearchParams(controls.map((control) => [keyOf(control), control.value]));
+  history.replaceState(null, "", `#${chosen}`);
+}
+
+function loadAddress() {
+  const chosen = new URLSearchParams(location.hash.slice(1));
+  for (const key of initial.keys()) {
+    const value = chosen.get(key) ?? initial.get(key);
+    for (const control of document.querySelectorAll(`[name="${key}"], #${key}`)) {
+      if (control.type === "radio") control.checked = control.value === value && !control.disabled;
+      else control.value = value;
+    }
+  }
+}
+
+// Read the data, and draw all of it again after each choice.
 
 const data = numbered(JSON.parse(document.getElementById("data").textContent));
 Object.assign(SCALES.regret, data.classes);
@@ -19,10 +84,10 @@ function fillHead() {
   document.getElementById("about").textContent = parts.filter(Boolean).join(" · ");
   const invalid = document.getElementById("invalid");
   invalid.hidden = !data.invalid;
-  invalid.textContent = `${plural(data.invalid, "row")} of the file left out as invalid: diode_lut check names them.`;
+  invalid.textContent = `${plural(data.invalid, "row")} of the file left out as invalid: diode-lut check names them.`;
 }
 
-// By name: of all that is shown of a table or model.
+// Figures of the shown rows and problems of a table or model, with their names.
 function figuresOf({ rows, problems }, table) {
   const here = (things) => things.filter((thing) => thing.table === table);
   const [shown, asked] = [here(problems), here(rows)];
@@ -103,7 +168,7 @@ function fillHints() {
   hint("templates-hint", `${data.problems.length ? "Measured problems" : "Rows"} by the first kernel that the table gives. A click on a bar shows its part of the table.`);
   hint("gains-hint", data.problems.length ? "A point for each measured problem." : "A point for each row, in the middle of its ranges.");
   hint("times-hint", data.problems.length ? "Of the table's choice: a point for each measured problem." : "Unknown without a dataset.");
-  hint("regrets-hint", data.problems.length ? "A point for each measured problem; the line is at 2 %." : "Unknown without a dataset: diode_lut report TABLE DATASET.");
+  hint("regrets-hint", data.problems.length ? "A point for each measured problem; the line is at 2 %." : "Unknown without a dataset: diode-lut report TABLE DATASET.");
 }
 
 document.getElementById("of").hidden = data.tables.length === 1;
