@@ -1,11 +1,11 @@
-"""Compiling the configs of tables, to find those that do not compile."""
+"""``check --compile``: Triton compiles all configs of a table, without a GPU, and its errors become faults of rows."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -25,7 +25,84 @@ from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import Config, pad_multiple
 from diode_lut.templates.template import Heads
 
-__all__ = ["check_compiling"]
+
+class ConfigPlace(NamedTuple):
+    """A config of a table, by the number of its row and its number in the row."""
+
+    row: int
+    config: int
+
+
+_SHOWN_CHARS = 150
+"""Number of characters shown from both ends of a message of Triton's: one of the ends has the reason."""
+
+
+def check_compiling(
+    path: Path,
+    data: bytes,
+    track: Callable[[Iterable[tuple[Trial, Future[int]]], int], Iterable[tuple[Trial, Future[int]]]],
+) -> list[TableError]:
+    """Return Triton's errors for the table's configs, in the order of the file's lines.
+
+    ``data`` is the contents of the file at ``path``. Configs reported by ``check_file`` and unreadable rows are left
+    out. ``track`` gets the results as they come, and their number, and passes them on. TableError if the file is no
+    table, SettingError if Triton is missing or broken, HardwareError if Triton cannot compile for the architecture.
+    """
+    table = table_of(path, data)
+    arch = table.hardware.arch
+    places: dict[Trial, list[ConfigPlace]] = defaultdict(list)
+    for number, entry in table.numbered.items():
+        for place, config in launchable(entry, arch):
+            for trial in _trials(config, entry, arch):
+                places[trial].append(ConfigPlace(number, place))
+    if places:
+        if find_spec("triton") is None:
+            raise SettingError(f"--compile needs Triton: {install_command('torch')}")
+        try:
+            import_module("diode_lut.stand_ins")
+        except BROKEN_IMPORT as error:  # no fault of a config
+            reason = f"--compile needs Triton, which cannot be imported ({error}): install it again"
+            raise SettingError(reason) from error
+        if not re.fullmatch(r"sm_\d+|gfx\w+", arch):
+            raise HardwareError(f"{path}: Triton cannot compile for {arch} (allowed: sm_..., gfx...)")
+    faults: dict[ConfigPlace, Fault] = {}
+    for trial, done in track(each_in_a_process(compile_trial, places), len(places)):
+        fault = _reason(trial, done)
+        if fault:
+            for at in places[trial]:
+                faults[at] = Fault(fault, "entries", at.row, "configs", at.config)
+    return located(path, data, [faults[place] for place in sorted(faults)])
+
+
+def _trials(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
+    """Yield the trials of a row's config, by dtype and layout. Attention has the smallest heads of the row.
+
+    A row of any op and dtype stands for the first op of the template.
+    """
+    kernel = config.kernel
+    if not kernel.stand_in:
+        return
+    ops = [op for op in kernel.ops if entry.op == op or (entry.op is None and entry.dtype in DOMAINS[op].dtypes)]
+    domains = [DOMAINS[op] for op in ops or kernel.ops[:1]]
+    for dtype, layout in dict.fromkeys(kind for each in domains for kind in product(each.dtypes, each.layouts)):
+        if entry.dtype in (None, dtype) and entry.layout in (None, layout):
+            align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
+            yield Trial(arch, config, dtype, layout, align, kernel.heads(entry))
+
+
+def _reason(trial: Trial, done: Future[int]) -> str:
+    """Return the fault of a config, or an empty text if it is good."""
+    error = done.exception()
+    if isinstance(error, BrokenProcessPool):
+        return f"{trial} kills the compiler"
+    if error is not None:
+        line = " ".join(str(error).split())
+        shown = line if len(line) <= 2 * _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ... {line[-_SHOWN_CHARS:]}"
+        return f"{trial} does not compile for {trial.arch}: {type(error).__name__}: {shown}"
+    limit = architecture(trial.arch).shared_memory
+    if limit is not None and done.result() > limit:
+        return f"{trial}, compiled, needs {done.result()} bytes of shared memory ({trial.arch} has {limit})"
+    return ""
 
 
 _POINTERS = {
@@ -37,20 +114,17 @@ _POINTERS = {
     "float8_e5m2": ("*fp8e5", "*fp8e4nv", "*bf16"),
     "int8": ("*i8", "*i8", "*i32"),
 }
-"""By dtype: the types of A, B and C, or of attention's queries, keys and everything else."""
+"""By dtype: the types of A, B and C. All matrices of attention have the first."""
 
 _SIZES = {16: 4096, 2: 4098}
 """By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
 
 _GAPS = {16: 0, 2: 1}
-"""By align: elements between rows of heads."""
+"""By align: number of elements between rows of heads."""
 
 
 class Trial(NamedTuple):
-    """Everything that decides how a config compiles: its template has tiles, or is of attention, which has ``heads``.
-
-    ``arch`` is a Hardware's.
-    """
+    """The compilation of a config for an architecture. Only attention has ``heads``."""
 
     arch: str
     config: Config
@@ -67,190 +141,64 @@ class Trial(NamedTuple):
 
 
 def compile_trial(trial: Trial) -> int:
-    """Bytes of shared memory that the compiled kernel needs; any error of Triton's if it does not compile."""
+    """Return the bytes of shared memory of the compiled kernel. Triton raises any error if it does not compile."""
     return int(compiled(trial).metadata.shared)
 
 
 def compiled(trial: Trial) -> Any:
-    """The kernel that Triton makes, with its ``metadata`` and ``asm``; any error of Triton's if it does not compile.
+    """Return Triton's kernel, with its ``metadata`` and ``asm``. Triton raises any error if it does not compile.
 
-    Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so that each is compiled once.
+    Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so each is compiled once.
     """
     import triton
+    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel, pointers, constants = _gemm(trial) if trial.heads is None else _attention(trial, trial.heads)
-    constants["PRECISION"] = "tf32" if trial.dtype == "tf32" else "ieee"
+    from diode_lut import stand_ins
+
+    template, known, heads = trial.config.kernel, architecture(trial.arch), trial.heads
+    kernel = getattr(stand_ins, template.stand_in)
+    constants: dict[str, Any] = {"PRECISION": "tf32" if trial.dtype == "tf32" else "ieee"}
+    if heads is None:
+        letter_a, letter_b = letters(trial.layout)
+        constants |= dict.fromkeys("MNK", _SIZES[trial.align])
+        constants |= {"A_ROW_MAJOR": letter_a == "n", "B_ROW_MAJOR": letter_b == "n"}
+        pointers = dict(zip("abc", _POINTERS[trial.dtype], strict=True))
+    else:
+        gap, matrix = _GAPS[trial.align], _POINTERS[trial.dtype][0]
+        constants |= {"K": heads.k, "V": heads.v, "STRIDE_K": heads.k + gap, "STRIDE_V": heads.v + gap}
+        if kernel is stand_ins.backward:
+            pointers = dict.fromkeys(("q", "k", "v", "do", "dq", "dk", "dv"), matrix)
+            pointers |= {"sums": "*fp32", "delta": "*fp32"}
+        else:
+            pointers = dict.fromkeys(("q", "k", "v", "out"), matrix)
+        pointers |= {"steps": "*i32", "jumps": "*i32"}
+    constants |= template.blocks(trial.config.params, heads)
     aligned = {(place,): [["tt.divisibility", 16]] for place in range(len(pointers))}
     source = ASTSource(kernel, {**pointers, **dict.fromkeys(constants, "constexpr")}, constants, aligned)
-    return triton.compile(source, target=_target(trial.arch), options=_options(trial))
+    number = int(trial.arch.removeprefix("sm_")) if known.triton == "cuda" else trial.arch
+    # Warps, stages, and tunables that are options of Triton's compiler; 0 leaves these to Triton.
+    values = template.values(trial.config.params)
+    names = (each.name for each in template.parameters if each.option and each.is_known_to(known))
+    options = {name: values[name] for name in names if values.get(name)}
+    return triton.compile(source, target=GPUTarget(known.triton, number, known.warp_size), options=options)
 
 
-_Source = tuple[Any, dict[str, str], dict[str, Any]]
-"""A kernel, its pointers with their types, and its constants."""
-
-
-def _gemm(trial: Trial) -> _Source:
-    from diode_lut import stand_ins as kernels
-
-    letter_a, letter_b = letters(trial.layout)
-    constants = {
-        **dict.fromkeys("MNK", _SIZES[trial.align]),
-        "A_ROW_MAJOR": letter_a == "n",
-        "B_ROW_MAJOR": letter_b == "n",
-        **_blocks(trial),
-    }
-    kernel = getattr(kernels, trial.config.kernel.stand_in)
-    return kernel, dict(zip("abc", _POINTERS[trial.dtype], strict=True)), constants
-
-
-def _attention(trial: Trial, heads: Heads) -> _Source:
-    from diode_lut import stand_ins as attention
-
-    gap = _GAPS[trial.align]
-    constants = {"K": heads.k, "V": heads.v, "STRIDE_K": heads.k + gap, "STRIDE_V": heads.v + gap, **_blocks(trial)}
-    kernel = getattr(attention, trial.config.kernel.stand_in)
-    gradients = kernel is attention.backward
-    rows = ("q", "k", "v", "do", "dq", "dk", "dv") if gradients else ("q", "k", "v", "out")
-    numbers = {"sums": "*fp32", "delta": "*fp32"} if gradients else {}
-    pointers = {**dict.fromkeys(rows, _POINTERS[trial.dtype][0]), **numbers, "steps": "*i32", "jumps": "*i32"}
-    return kernel, pointers, constants
-
-
-def _blocks(trial: Trial) -> dict[str, int]:
-    return trial.config.kernel.blocks(trial.config.params, trial.heads)
-
-
-def _options(trial: Trial) -> dict[str, int]:
-    """Warps, stages, and the tunables that Triton takes as options of its compiler; 0 leaves these to Triton."""
-    kernel, known = trial.config.kernel, architecture(trial.arch)
-    values = kernel.values(trial.config.params)
-    options = (each.name for each in kernel.parameters if each.option and each.is_known_to(known))
-    return {name: values[name] for name in options if values.get(name)}
-
-
-def _target(name: str) -> object:
-    from triton.backends.compiler import GPUTarget
-
-    known = architecture(name)
-    return GPUTarget(known.triton, int(name.removeprefix("sm_")) if known.triton == "cuda" else name, known.warp_size)
-
-
-class ConfigPlace(NamedTuple):
-    """A config of a table, by the number of its row and its number in the row."""
-
-    row: int
-    config: int
-
-    def fault(self, reason: str) -> Fault:
-        """What is wrong with the config."""
-        return Fault(reason, "entries", self.row, "configs", self.config)
-
-
-Done = tuple[Trial, "Future[int]"]
-
-_SHOWN_CHARS = 150
-"""Characters of a message of Triton's shown from its beginning and from its end: one of the two has the reason."""
-
-
-def check_compiling(
-    path: Path, data: bytes, track: Callable[[Iterable[Done], int], Iterable[Done]]
-) -> list[TableError]:
-    """Triton's errors for the table's configs, in the order of the file's lines; no device is needed.
-
-    ``data`` are the contents of the file at ``path``. Configs that ``check_file`` reports are left out, as are rows
-    that cannot be read. ``track`` gets the results as they come, and their number, and passes them on. TableError if
-    the file is no table, SettingError if Triton is missing, HardwareError if Triton cannot compile for the
-    architecture.
-    """
-    table = table_of(path, data)
-    places = _trials(table.numbered, table.hardware.arch)
-    if places and find_spec("triton") is None:
-        raise SettingError(f"--compile needs Triton: {install_command('torch')}")
-    if places:
-        _require_working_triton()
-    if places and not re.fullmatch(r"sm_\d+|gfx\w+", table.hardware.arch):
-        raise HardwareError(f"{path}: Triton cannot compile for {table.hardware.arch} (allowed: sm_..., gfx...)")
-    faults: dict[ConfigPlace, Fault] = {}
-    for trial, done in track(each_in_a_process(compile_trial, places), len(places)):
-        reason = _reason(trial, done)
-        if reason is not None:
-            faults.update((place, place.fault(reason)) for place in places[trial])
-    return located(path, data, [faults[place] for place in sorted(faults)])
-
-
-def _require_working_triton() -> None:
-    """SettingError if Triton cannot be imported: that is no fault of a config."""
-    try:
-        import_module("diode_lut.stand_ins")
-    except BROKEN_IMPORT as error:
-        raise SettingError(f"--compile needs Triton, which cannot be imported ({error}): install it again") from error
-
-
-def _trials(rows: Mapping[int, Entry], arch: str) -> dict[Trial, list[ConfigPlace]]:
-    """The trials of a table, each with the places in the file that need it."""
-    places: dict[Trial, list[ConfigPlace]] = defaultdict(list)
-    for number, entry in rows.items():
-        for place, config in launchable(entry, arch):
-            for trial in _of_config(config, entry, arch):
-                places[trial].append(ConfigPlace(number, place))
-    return places
-
-
-def _of_config(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
-    """The trials of a row's config, by dtype and layout; attention has the smallest heads that the row covers."""
-    kernel = config.kernel
-    if not kernel.stand_in:
-        return
-    for dtype, layout in _kinds(entry, kernel.ops):
-        align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
-        yield Trial(arch, config, dtype, layout, align, kernel.heads(entry))
-
-
-def _kinds(entry: Entry, ops: Sequence[str]) -> list[tuple[str, str]]:
-    """The dtypes and layouts that a row covers, of a template for these ops; for any op and dtype, of the first."""
-    fitting = [DOMAINS[op] for op in ops if entry.op == op or (entry.op is None and entry.dtype in DOMAINS[op].dtypes)]
-    domains = fitting or [DOMAINS[ops[0]]]
-    return [
-        (dtype, layout)
-        for dtype, layout in dict.fromkeys(kind for each in domains for kind in product(each.dtypes, each.layouts))
-        if entry.dtype in (None, dtype) and entry.layout in (None, layout)
-    ]
-
-
-def _reason(trial: Trial, done: Future[int]) -> str | None:
-    """Why a config is wrong; None if it is good."""
-    error = done.exception()
-    if isinstance(error, BrokenProcessPool):
-        return f"{trial} kills the compiler"
-    if error is not None:
-        return f"{trial} does not compile for {trial.arch}: {type(error).__name__}: {_shortened(str(error))}"
-    limit = architecture(trial.arch).shared_memory
-    if limit is not None and done.result() > limit:
-        return f"{trial}, compiled, needs {done.result()} bytes of shared memory ({trial.arch} has {limit})"
-    return None
-
-
-def _shortened(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= 2 * _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ... {line[-_SHOWN_CHARS:]}"
-
-
-Item = TypeVar("Item")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
 def each_in_a_process(
-    function: Callable[[Item], Result], items: Iterable[Item]
-) -> Iterator[tuple[Item, Future[Result]]]:
-    """Each item with its future, as soon as ``function`` returned or raised.
+    function: Callable[[Argument], Result], items: Iterable[Argument]
+) -> Iterator[tuple[Argument, Future[Result]]]:
+    """Yield each item with its future, as soon as ``function`` returned or raised.
 
-    The items run on all CPUs. If one kills its process, the items that were running are run again, one at a time, so
-    that only the item that kills has the exception BrokenProcessPool. What the processes print is lost.
+    The items run on all CPUs. If an item kills its process, the items running then are run again, one at a time, so
+    only the item that kills has the exception BrokenProcessPool. Output of the processes is lost.
     """
-    broken: list[Item] = []
+    broken: list[Argument] = []
     with _pool(os.cpu_count() or 1) as pool:
-        futures: dict[Future[Result], Item] = {}
+        futures: dict[Future[Result], Argument] = {}
         for item in items:
             try:
                 futures[pool.submit(function, item)] = item
@@ -262,19 +210,14 @@ def each_in_a_process(
             else:
                 yield futures[future], future
     while broken:
-        yield from _until_it_breaks(function, broken)
-
-
-def _until_it_breaks(function: Callable[[Item], Result], items: list[Item]) -> Iterator[tuple[Item, Future[Result]]]:
-    """Runs and removes items from the end of the list, until one kills the process."""
-    with _pool(1) as pool:
-        while items:
-            item = items.pop()
-            future = pool.submit(function, item)
-            broken = isinstance(future.exception(), BrokenProcessPool)
-            yield item, future
-            if broken:
-                return
+        with _pool(1) as pool:  # until it breaks
+            while broken:
+                item = broken.pop()
+                future = pool.submit(function, item)
+                killed = isinstance(future.exception(), BrokenProcessPool)
+                yield item, future
+                if killed:
+                    break
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
@@ -282,7 +225,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _be_quiet() -> None:
-    """Triton writes what it could not compile to both."""
+    """Close both outputs, to which Triton writes code that it could not compile."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)

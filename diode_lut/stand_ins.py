@@ -1,7 +1,6 @@
-"""GEMMs in Triton with the blocks and the pipeline of Inductor's templates. They are compiled, but never run.
+"""GEMMs and attention in Triton with the blocks and the pipeline of Inductor's templates, compiled but never run.
 
-Compiling Inductor's own kernels takes a device; compiling these does not. A test compares the shared memory that both
-need.
+Compiling Inductor's own kernels takes a device. Compiling these does not. A test compares the shared memory of both.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def _place(tile, M: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
-    """The row and column of a tile, counted in blocks; tiles are ordered in groups of GROUP_M rows."""
+    """Return row and column of a tile, counted in blocks. Tiles are ordered in groups of GROUP_M rows."""
     width = GROUP_M * tl.cdiv(N, BLOCK_N)
     group = tile // width
     height = min(tl.cdiv(M, BLOCK_M) - group * GROUP_M, GROUP_M)
@@ -35,7 +34,7 @@ def gemm(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """One tile for each program, loaded through pointers; a batch would only add an offset."""
+    """Compute a tile for each program, loaded through pointers. A batch would only add an offset."""
     stride_am: tl.constexpr = K if A_ROW_MAJOR else 1
     stride_ak: tl.constexpr = 1 if A_ROW_MAJOR else M
     stride_bk: tl.constexpr = N if B_ROW_MAJOR else 1
@@ -75,7 +74,7 @@ def persistent_tma_gemm(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    """Many tiles for each program, loaded through tensor descriptors."""
+    """Compute many tiles for each program, loaded through tensor descriptors."""
     a_tiles = tl.make_tensor_descriptor(
         a,
         shape=[M, K] if A_ROW_MAJOR else [K, M],
@@ -109,13 +108,13 @@ def _rows(matrix, rows, WIDTH: tl.constexpr, STRIDE: tl.constexpr):
 
 @triton.jit
 def _columns(matrix, rows, WIDTH: tl.constexpr, STRIDE: tl.constexpr):
-    """The same, transposed."""
+    """Load rows as columns."""
     return tl.load(matrix + rows[None, :] * STRIDE + tl.arange(0, WIDTH)[:, None])
 
 
 @triton.jit
 def _weights(scores, seen, sums):
-    """Attention's weights, from scores and the logarithms of the sums of their exponentials."""
+    """Return attention's weights, from scores and the logarithms of the sums of their exponentials."""
     return tl.math.exp2(tl.where(seen, scores, float("-inf")) - sums)
 
 
@@ -135,7 +134,7 @@ def forward(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """A block of queries; decoding has those of all heads that share keys in its only one."""
+    """Compute a block of queries. Decoding has a single block for all heads that share keys."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     queries = _rows(q, rm, K, STRIDE_K)
     most = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -212,7 +211,7 @@ def backward(
     PRECISION: tl.constexpr,
     BLOCK_M1: tl.constexpr, BLOCK_N1: tl.constexpr, BLOCK_M2: tl.constexpr, BLOCK_N2: tl.constexpr,
 ):  # fmt: skip
-    """Programs of both kinds, as in one kernel of Inductor's."""
+    """Run programs of both kinds, as in Inductor's single kernel."""
     if tl.program_id(1) == 0:
         _gradients_of_queries(
             q, k, v, do, sums, delta, dq, steps, jumps, K, V, STRIDE_K, STRIDE_V, PRECISION, BLOCK_M2, BLOCK_N2

@@ -46,8 +46,8 @@ from score_dynamic import families_in
 from torch._dynamo.utils import counters
 
 import diode_lut
-from diode_lut.measure.compiled import Bench
 from diode_lut.measure.gemm import make_operands
+from diode_lut.measure.timing import Bench
 from diode_lut.problem import Problem
 
 DATASET = Path(__file__).parents[1] / "tables" / "datasets" / "nvidia-h200-models.msgpack.zst"

@@ -72,7 +72,7 @@ def work(out: Path, task: str, until: float) -> None:
     from modelbench.generated import Program, append, measure, prepare
 
     import diode_lut
-    from diode_lut.measure.compiled import Bench
+    from diode_lut.measure.timing import Bench
 
     diode_lut.config.receipt = None
     results = out / f"results-{number}.jsonl"

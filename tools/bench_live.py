@@ -22,9 +22,9 @@ from torch._inductor.utils import fresh_cache
 
 import diode_lut
 from diode_lut.dataset import read_dataset
-from diode_lut.measure.compiled import Bench
 from diode_lut.measure.gemm import make_operands, matmul_precision
 from diode_lut.measure.problems import read_problems
+from diode_lut.measure.timing import Bench
 from diode_lut.problem import Problem
 
 ROUNDS = 40

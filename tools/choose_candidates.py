@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.measure.search_space import PATH, of_two_bytes, read_default_search_space, write_default_search_space
+from diode_lut.files import write_atomically
+from diode_lut.measure.search_space import PATH, of_two_bytes, read_default_search_space
 from diode_lut.problem import ATTENTION, BATCHED, ITEMSIZES
 from diode_lut.templates.config import Config
 
@@ -35,7 +37,11 @@ def main(paths: list[Path]) -> None:
     (arch,) = {dataset.header.hardware.arch for dataset in datasets}
     kinds = list(swept(record for dataset in datasets for record in dataset))
     chosen = frozenset(config for kind in kinds for config in choose(kind))
-    write_default_search_space({**read_default_search_space(), arch: chosen})
+    parts = []
+    for name, configs in sorted({**read_default_search_space(), arch: chosen}.items()):
+        lines = ",\n".join(orjson.dumps(config.to_json()).decode() for config in sorted(configs))
+        parts.append(f"{orjson.dumps(name).decode()}: [\n{lines}\n]")
+    write_atomically(PATH, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
     print(f"{PATH}: {arch}: {len(chosen)} of {len({config for kind in kinds for each in kind for config in each})}")
     for kind in kinds:
         losses = np.log([*unseen_losses(kind)])

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import orjson
+from write_problem_sets import as_file
 
 from diode_lut.build.measurements import measurements_of
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.files import write_atomically
-from diode_lut.measure.problems import BLOCK, REQUIRED
-from diode_lut.measure.search_space import Family
+from diode_lut.measure.problems import BLOCK
+from diode_lut.measure.tasks import KernelFamily
 from diode_lut.problem import NO_EPILOGUE, Problem
 
 Block = list[tuple[float, Problem]]
@@ -28,16 +28,7 @@ def main() -> None:
     """Write the set."""
     out, *inputs = map(Path, sys.argv[1:])
     records = (record for path in inputs for record in read_dataset(path))
-    lines = (orjson.dumps(_short(problem)) for problem in ordered(records))
-    write_atomically(out, b"[\n" + b",\n".join(lines) + b"\n]\n")
-
-
-def _short(problem: Problem) -> dict[str, object]:
-    """What a problem file says, without what is the default there."""
-    fields = problem.to_json()
-    packed = Problem.of(problem.op, *problem.sizes[1:], dtype=problem.dtype, layout=problem.layout, b=problem.b)
-    defaults = {**packed.to_json(), "layout": "nn", "B": 1}
-    return {name: value for name, value in fields.items() if name in REQUIRED or value != defaults.get(name)}
+    write_atomically(out, as_file(ordered(records)))
 
 
 def ordered(records: Iterable[Record]) -> Iterator[Problem]:
@@ -53,9 +44,9 @@ def ordered(records: Iterable[Record]) -> Iterator[Problem]:
 
 def _blocks(found: Block) -> list[Block]:
     """Blocks of one family each, that which gains most first."""
-    families: defaultdict[tuple[Family, str], Block] = defaultdict(list)
+    families: defaultdict[tuple[KernelFamily, str], Block] = defaultdict(list)
     for ratio, problem in found:
-        families[Family.of(problem), problem.epilogue].append((ratio, problem))
+        families[KernelFamily.of(problem), problem.epilogue].append((ratio, problem))
     blocks = [family[at : at + BLOCK] for family in families.values() for at in range(0, len(family), BLOCK)]
     return sorted(blocks, key=lambda block: sum(ratio for ratio, _ in block) / len(block))
 

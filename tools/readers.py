@@ -20,7 +20,6 @@ from safetensors.numpy import load, save
 
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
 from diode_lut.dataset.read import holds_frames
-from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
 from diode_lut.dataset.write import write_stream
 from diode_lut.decide.catalog import distrusted, find_hardware, find_tables, tiers_for
 from diode_lut.decide.explain import explain
@@ -139,10 +138,9 @@ def read_back(data: bytes, beside: Path) -> Table:
 
 
 def dataset_files(stream: Path) -> Iterator[bytes]:
-    """Our own, plain, compact and of version 1, and torch-diode's, JSON and msgpack."""
+    """Our own, plain and compact, and torch-diode's, JSON and msgpack."""
     data = stream.read_bytes()
     yield data
-    yield b"".join(map(msgpack.packb, (header_to_wire(HEADER, UNFRAMED), *map(record_to_wire, RECORDS))))
     yield zstandard.ZstdCompressor(write_checksum=True).compress(data)
     document = torch_diode_document()
     yield json.dumps(document).encode()

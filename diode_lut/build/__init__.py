@@ -1,4 +1,4 @@
-"""From measurements to the entries of a table."""
+"""Building tables from datasets: which measured configs become rows, and which problems each row answers for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build.measurements import Columns, Measurements, judged
-from diode_lut.build.rows import WIDE, BuiltRow, Group, few_rows, wide_rows
+from diode_lut.build.rows import WIDE, BuiltRow, Costs, RowGroup, few_rows, wide_rows
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
@@ -23,194 +23,51 @@ from diode_lut.table.lookup import Neighbours
 from diode_lut.table.row import coverage, is_point
 from diode_lut.templates.config import BASELINES, Config, baseline
 
+EPSILON = 0.02
+"""Fraction by which a table's choice may be slower than the best measured config."""
+
+NOISE = 0.01
+"""Times that differ by no more than this fraction count as equal."""
+
+MAX_PROBLEMS = 100_000
+"""Maximum number of problems of a table: the time to build it grows with their square."""
+
 RUNNERS_UP = 2
-"""Maximum number of configs that are listed after the winner."""
+"""Maximum number of configs after the winner of a row."""
+
 NEAR = 1.1
 """Time over the best time up to which a config may be a runner-up."""
+
 CLEAR = 1.1
 """Least gain over the baseline, on each of its problems, of a config of a row for several problems.
 
 A smaller gain may be none between them. Where a fifth of 3,856 problems of real models on an H200 was left out in turn,
 rows for Triton kernels answered for 166 of these, and one was slower than ``aten`` by over 3 %. Without this it was 18
-of 308, by up to 50 %; and with half the reach instead, 4 of 186, by up to 21 %.
+of 308, by up to 50 %. With half the reach instead, it was 4 of 186, by up to 21 %.
 """
 
-_Times = Sequence[Mapping[int, float]]
-"""For each problem, by its number, some configs, by theirs, with their times over the best time."""
 
+class Pruning(NamedTuple):
+    """The model to which rows are left: its first choices, and its name for the table's provenance.
 
-def entries_of(
-    measurements: Measurements, previous: Table | None, epsilon: float, noise: float
-) -> tuple[list[Entry], list[Entry]]:
-    """Few rows that keep the promise of ``build``, and wide ones for what was not measured, in no particular order.
-
-    GEMMs with aligned results and others have no row in common. Rows in float8 and int8 are for one problem each:
-    between problems, a model's answers are better, also for a layer that was measured.
+    ``choose`` returns the model's first choice for a problem, or None if the model is not sure enough.
     """
-    problems = measurements.problems
-    allowed = measurements.within(epsilon, noise)
-    pads = np.array([config.pad > 1 for config in measurements.configs])[measurements.config_numbers]
-    near = _times(measurements, allowed | (measurements.relative <= NEAR))
-    padded = _times(measurements, pads)
-    times = _times(measurements, allowed)
-    costs = _costs(measurements, times, previous, noise)
-    shared = _shared(measurements, times)
-    sizes = [problem.sizes for problem in problems]
-    fused = {_plain_kind(problem) for problem in problems if problem.epilogue != NO_EPILOGUE}
-    numbers_of: dict[tuple[tuple[object, ...], int], list[int]] = defaultdict(list)
-    for number, problem in enumerate(problems):
-        numbers_of[problem.kind, problem.n_align].append(number)
-    are_wide = np.array([problem.op in WIDE for problem in problems])
-    everything = _times(measurements, are_wide[measurements.problem_numbers])
-    narrow, wide = [], []
-    for (kind, _), numbers in numbers_of.items():
-        op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
-        group = Group(numbers, sizes, times, shared)
-        parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
-        rows = [row for part in parts for row in few_rows(part, costs)]
-        answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
-        narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
-        if op in WIDE and baseline(op) in measurements.configs:
-            library = measurements.configs.index(baseline(op))
-            found = wide_rows(op, group, everything, library)
-            more = (each for each in found if not any(row.holds(each.box) for row in rows))
-            named = near if op in ATTENTION else everything
-            wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
-    return narrow, wide
 
-
-def _shared(measurements: Measurements, allowed: _Times) -> list[set[int]]:
-    """For each problem, which of the allowed configs a row of several may have; without a time of the baseline, all."""
-    plain = {number for number, config in enumerate(measurements.configs) if config in BASELINES}
-    return [
-        {number for number, time in times.items() if number in plain or not baseline < CLEAR * time}
-        for times, baseline in zip(allowed, measurements.aten.tolist(), strict=True)
-    ]
-
-
-def _plain_kind(problem: Problem) -> tuple[object, ...]:
-    """The kind of the GEMM without an epilogue. Its rows hold for any epilogue where no other was measured."""
-    return problem.alone.kind
-
-
-def _costs(measurements: Measurements, allowed: _Times, previous: Table | None, noise: float) -> _Times:
-    """The times, less the noise for what the previous table has first, less half of it for aten."""
-    names = measurements.configs
-    bonuses = {number: noise / 2 for number, config in enumerate(names) if config in BASELINES}
-    costs = []
-    for problem, times in zip(measurements.problems, allowed, strict=True):
-        entry = previous.lookup(problem) if previous else None
-        first = entry.best.config if entry else None
-        costs.append(
-            {
-                number: time - (noise if names[number] == first else bonuses.get(number, 0))
-                for number, time in times.items()
-            }
-        )
-    return costs
-
-
-def _entry(row: BuiltRow, measurements: Measurements, near: _Times, padded: _Times) -> Entry:
-    """The row's config and its runners-up; with a padded one behind them, if none pads but such were measured.
-
-    That tells the hook that padding has been compared, so that Inductor need not.
-    """
-    problem = measurements.problems[row.problems[0]]
-    ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
-    b, m, n, k, h, g, v = (ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS)
-    candidates = []
-    for number in _ranking(row, near):
-        config = measurements.configs[number]
-        candidates.append(Candidate(config, _gain(row.problems, number, measurements, near)))
-        if config in BASELINES:
-            break  # it always works, so that nothing after it would ever be used
-    if all(candidate.config.pad == 1 for candidate in candidates):
-        candidates += _best_padded(row, measurements, padded)
-    return Entry(
-        problem.op,
-        problem.dtype,
-        problem.layout,
-        problem.align,
-        b,
-        m,
-        n,
-        k,
-        tuple(candidates),
-        problems=len(row.problems),
-        epilogue=problem.epilogue,
-        variant=problem.variant or None,
-        h=h,
-        g=g,
-        v=v,
-        n_align=problem.n_align if problem.op in GEMMS and n is not None and not is_point(n) else None,
-    )
-
-
-def _ranking(row: BuiltRow, near: _Times) -> list[int]:
-    """The row's config, then the runners-up: those near the best on all its problems, the least summed time first."""
-    common = set.intersection(*(set(near[problem]) for problem in row.problems)) - {row.config}
-    sums = {config: sum(near[problem][config] for problem in row.problems) for config in common}
-    return [row.config, *sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]]
-
-
-def _best_padded(row: BuiltRow, measurements: Measurements, padded: _Times) -> list[Candidate]:
-    """The best padded config, if each of the row's problems was timed with some; of those timed at most problems.
-
-    The last stage of a collection times only the best padded one of each problem, and these may differ.
-    """
-    if not all(padded[problem] for problem in row.problems):
-        return []
-    timed = defaultdict(list)
-    for problem in row.problems:
-        for number in padded[problem]:
-            timed[number].append(problem)
-
-    def rank(number: int) -> tuple[int, float, int]:
-        problems = timed[number]
-        return -len(problems), sum(padded[problem][number] for problem in problems), number
-
-    best = min(timed, key=rank)
-    return [Candidate(measurements.configs[best], _gain(timed[best], best, measurements, padded))]
-
-
-def _gain(problems: list[int], number: int, measurements: Measurements, times: _Times) -> int | None:
-    """Geometric mean of aten's time over the config's, as tables say it; None if aten was not measured, or meant."""
-    aten = measurements.aten[problems]
-    if np.isnan(aten).any() or measurements.configs[number] in BASELINES:
-        return None
-    relative = np.array([times[problem][number] for problem in problems])
-    return min(round(1000 * float(np.exp(np.mean(np.log(aten / relative))))), MAX_GAIN_PERMILLE)
-
-
-def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:
-    times: list[dict[int, float]] = [{} for _ in measurements.problems]
-    columns = (measurements.problem_numbers, measurements.config_numbers, measurements.relative)
-    for problem, number, relative in zip(*(column[mask].tolist() for column in columns), strict=True):
-        times[problem][number] = relative
-    return times
-
-
-EPSILON = 0.02
-"""By what fraction a table's choice may be slower than the best config measured."""
-NOISE = 0.01
-"""Times that differ by no more than this fraction are taken to be the same."""
-
-
-MAX_PROBLEMS = 100_000
-"""Most problems that a table is built from: the time that takes grows with their square."""
+    choose: Callable[[Problem], Config | None]
+    model: str
 
 
 class BuildResult(NamedTuple):
-    """A table, and what it was made from.
+    """A table and the counts of its build.
 
-    ``timings`` counts all of them, ``outdone`` those that did not count because their problem has timings of the final
-    stage, ``failures`` those that are no time and ``skipped`` those that could not be represented, by reason.
-    ``problems`` counts those that have an answer, ``unsolved`` those on which nothing succeeded, ``without_aten`` those
-    that have an answer which nobody compared with aten. On a CPU, ``too_noisy`` are problems whose answer is aten,
-    because no other config is clearly faster, and ``implausible`` are gains that cannot be true, as text; there the
-    answer is aten, too. ``doubted`` has the reasons why records were left out there. ``kept`` are the rows with a note,
-    which were taken over from the previous table, ``pruned`` those that were left to a model. ``regrets``, one for each
-    problem that a built row answers for, are the times of what the table says over the best times, minus one.
+    ``timings`` counts all timings, ``outdone`` those superseded by timings of the final stage, ``failures`` those
+    without a time, and ``skipped`` those without a place in our format, the last two by reason. ``problems`` counts the
+    problems with an answer, ``unsolved`` those on which nothing succeeded, and ``without_aten`` those whose answer was
+    not compared with aten. On a CPU, ``too_noisy`` are problems with the answer aten because no other config is clearly
+    faster. ``implausible`` are gains too large to be true, as text; the answer is aten there, too. ``doubted`` has the
+    reasons for leaving out records. ``kept`` are the rows with a note, taken over from the previous table, and
+    ``pruned`` those left to a model. ``regrets``, for each problem of a built row, are the times of the table's choices
+    over the best times, minus 1.
     """
 
     table: Table
@@ -230,12 +87,12 @@ class BuildResult(NamedTuple):
 
     @property
     def exact_rows(self) -> int:
-        """How many of the built rows are for a single problem."""
+        """Number of built rows for a single problem."""
         return sum(entry.is_exact for entry in self.table.entries if entry.note is None)
 
     @property
     def range_rows(self) -> int:
-        """How many of the built rows are for ranges of sizes."""
+        """Number of built rows for ranges of sizes."""
         return len(self.table.entries) - len(self.kept) - self.exact_rows
 
     @property
@@ -259,27 +116,26 @@ def build(
     prune_with: Pruning | None = None,
     progress: Callable[[Dataset], Iterable[Record]] = iter,
 ) -> BuildResult:
-    """A small table with which every measured problem gets a config that is good enough.
+    """Build a small table with a config that is good enough for every measured problem.
 
-    Good enough means: within ``epsilon`` of the best time measured for the problem, and aten, or faster than aten by
-    ``noise`` (by ``epsilon``, if that is less), where aten was measured: in the next measurement what only equals aten
-    would be slower as often as not. Where a problem has timings of the final stage, no others of it count.
-    Times of the same config on the same problem are combined by their median, after those of each record are scaled so
-    that aten takes the same in all records of the problem; one failure among them rules the config out there. A row
-    holds for a range of sizes in which it is good enough wherever something was measured that no narrower row answers
-    for, and its range ends where the measurements end. Attention gets wide rows behind these, for at least as many
-    batches and heads as were measured, with a config that was not slower than Inductor's own at the neighbouring
-    lengths; grouped matmuls get such rows for numbers of rows between measured ones. Rows in float8 and int8 are for
-    one problem each. Equally good configs (within ``noise``) are told apart by what ``previous`` says, then aten wins,
-    then a fixed order decides. Rows of ``previous`` with a note are a person's own, and stay. The order of files,
-    records and timings has no influence.
+    A config is good enough if it is within ``epsilon`` of the best time of the problem, and is aten or faster than aten
+    by ``noise`` (or ``epsilon``, if smaller): a config equal to aten would be slower in half of later measurements.
+    If a problem has timings of the final stage, its others do not count. The times of each record are scaled such that
+    aten takes the same in all records of a problem. Several times of a config become their median, and a failure rules
+    the config out. A row's range of sizes ends with its measurements, and its config is good enough for all measured
+    problems in it, except those of narrower rows. Attention gets wide rows after these, for at least as many batches
+    and heads as were measured, with a config not slower than Inductor's own at the neighbouring lengths. Grouped
+    matmuls get such rows for numbers of rows between measured numbers. Rows in float8 and int8 are for a single
+    problem. Among equally good configs (within ``noise``), the choice of ``previous`` wins, then aten, then a fixed
+    order. Rows of ``previous`` with a note were written by people and stay. The order of files, records and timings has
+    no influence.
 
-    On a CPU, a config must be faster than aten in three quarters of its times, where there are three or more.
+    On a CPU, a config must be faster than aten in three quarters of its times, if it has three or more.
 
-    With ``prune_with`` rows are left out whose problems this model serves as well.
-    ``hardware`` says what the table is for, by default the hardware of ``previous``, and without that the datasets'.
-    ``progress`` passes on the records of a dataset. DatasetError is raised if datasets are from different hardware,
-    or hold not one usable timing, or if on a CPU most problems are too noisy to decide.
+    With ``prune_with``, rows are left out if the model serves their problems as well. ``hardware`` is the hardware of
+    the table, by default the hardware of ``previous`` or else the datasets'. ``progress`` passes on the records of a
+    dataset. DatasetError is raised if datasets are from different hardware or have no usable timing, or if on a CPU
+    most problems are too noisy to decide.
     """
     if not datasets:
         raise DatasetError("no dataset was given")
@@ -294,9 +150,12 @@ def build(
         columns.add(record)
     measurements = columns.combined()
     if not measurements.problems:
-        raise DatasetError(_nothing_usable(datasets, columns.failures, doubted))
+        lost = [f"failed, {reason}: {count}" for reason, count in columns.failures.items()]
+        lost += [f"skipped, {reason}: {count}" for dataset in datasets for reason, count in dataset.skipped.items()]
+        files = ", ".join(str(dataset.path) for dataset in datasets)
+        raise DatasetError(f"{files}: no usable timing ({'; '.join([*lost, *doubted[:1]]) or 'it holds none'})")
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
-    built, wide = entries_of(measurements, previous, epsilon, noise)
+    built, wide = _entries(measurements, previous, epsilon, noise)
     answered = _answering(built, kept, measurements, device)
     pruned = needless(answered, kept, measurements, prune_with.choose, epsilon, noise) if prune_with else []
     gone = set(pruned)
@@ -324,16 +183,8 @@ def build(
     )
 
 
-def _nothing_usable(datasets: Iterable[Dataset], failures: Counter[str], doubted: Sequence[str]) -> str:
-    """The message for datasets in which nothing succeeded: their names, and what became of the timings."""
-    skipped = (f"skipped, {reason}: {count}" for dataset in datasets for reason, count in dataset.skipped.items())
-    failed = (f"failed, {reason}: {count}" for reason, count in failures.items())
-    files = ", ".join(str(dataset.path) for dataset in datasets)
-    return f"{files}: no usable timing ({'; '.join([*failed, *skipped, *doubted[:1]]) or 'it holds none'})"
-
-
 def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, previous: Table | None) -> Hardware:
-    """What the table is for, or DatasetError if not everything is from the same hardware."""
+    """Return the hardware of the table, or raise DatasetError if not everything is from the same hardware."""
     origins = sorted((dataset.header.hardware, str(dataset.path)) for dataset in datasets)
     if previous is not None:
         origins.insert(0, (previous.hardware, str(previous.path or "the previous table")))
@@ -349,10 +200,7 @@ def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, pre
 def _answering(
     built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
 ) -> dict[Entry, list[int]]:
-    """The built rows with the numbers of the problems that each answers for in the table.
-
-    A row to which the kept ones leave no problem is left out.
-    """
+    """Return the built rows with the numbers of the problems for which each answers, without those that have none."""
     table = Table(hardware, [*kept, *_without(built, kept)])
     answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):
@@ -364,13 +212,13 @@ def _answering(
 
 
 def _without(built: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:
-    """The built rows for which no row of the same problems is kept."""
+    """Return the built rows whose problems have no kept row."""
     taken = set(map(coverage, kept))
     return [entry for entry in built if coverage(entry) not in taken]
 
 
 def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[str, str | list[str]]:
-    """What the headers say; where they differ, all of it. And the model that rows were left to."""
+    """Return all values in the headers, the digests of the datasets, and the model to which rows were left."""
     headers = [dataset.header for dataset in datasets]
     provenance: dict[str, str | list[str]] = {
         name: ", ".join(sorted({getattr(header, name) for header in headers} - {""}))
@@ -383,40 +231,160 @@ def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[st
     return {name: value for name, value in provenance.items() if value}
 
 
-Choose = Callable[[Problem], Config | None]
-"""A model's first choice for a problem; None if it is not sure enough."""
-
-
-class Pruning(NamedTuple):
-    """What rows are left to: the choices of a model, and which model that is, for the table's provenance."""
-
-    choose: Choose
-    model: str
-
-
 def needless(
     answered: Mapping[Entry, Sequence[int]],
     kept: Iterable[Entry],
     measurements: Measurements,
-    choose: Choose,
+    choose: Callable[[Problem], Config | None],
     epsilon: float,
     noise: float,
 ) -> list[Entry]:
-    """The rows whose problems (``answered`` has their numbers) all go to the model without them, and are safe there.
+    """Return the rows whose problems (``answered`` has their numbers) all go to the model without them, and are safe.
 
-    Safe is a choice that keeps the promise of ``build`` by what was measured. A problem that another row covers, which
-    would then answer for it, goes to that row.
+    A choice is safe if it keeps the promise of ``build`` in the measurements. A problem covered by another row would go
+    to that row, not to the model.
     """
     rows = [*answered, *kept]
     neighbours = Neighbours(rows)
     good = measurements.within(epsilon, noise)
-
-    def left_to_the_model(row: Entry, numbers: Sequence[int]) -> bool:
+    found = []
+    for row, numbers in answered.items():
         others = [rows[place] for place in neighbours.of(row, len(rows)) if rows[place] is not row]
         problems = [measurements.problems[number] for number in numbers]
-        if any(other.covers(problem) for other in others for problem in problems):
-            return False
-        safe = (measurements.configs_on(number, good) for number in numbers)
-        return all(choose(problem) in configs for problem, configs in zip(problems, safe, strict=True))
+        if not any(other.covers(problem) for other in others for problem in problems):
+            safe = (measurements.configs_on(number, good) for number in numbers)
+            if all(choose(problem) in configs for problem, configs in zip(problems, safe, strict=True)):
+                found.append(row)
+    return found
 
-    return [row for row, numbers in answered.items() if left_to_the_model(row, numbers)]
+
+def _entries(
+    measurements: Measurements, previous: Table | None, epsilon: float, noise: float
+) -> tuple[list[Entry], list[Entry]]:
+    """Return few rows that keep the promise of ``build``, and wide rows for sizes not measured, in no particular order.
+
+    GEMMs with aligned results and others have no row in common. Rows in float8 and int8 are for a single problem:
+    between problems, a model's answers are better, also for a measured layer.
+    """
+    problems, configs = measurements.problems, measurements.configs
+    allowed = measurements.within(epsilon, noise)
+    pads = np.array([config.pad > 1 for config in configs])[measurements.config_numbers]
+    near = _times(measurements, allowed | (measurements.relative <= NEAR))
+    padded = _times(measurements, pads)
+    times = _times(measurements, allowed)
+    are_wide = np.array([problem.op in WIDE for problem in problems])
+    everything = _times(measurements, are_wide[measurements.problem_numbers])
+    plain = {number for number, config in enumerate(configs) if config in BASELINES}
+    # A row of several problems may have baselines, and configs that clearly gain; without a time of the baseline, all.
+    shared = [
+        {number for number, time in of_problem.items() if number in plain or not aten < CLEAR * time}
+        for of_problem, aten in zip(times, measurements.aten.tolist(), strict=True)
+    ]
+    # A config costs its time, less the noise if the previous table has it first, less half of the noise if it is aten.
+    costs = []
+    for problem, of_problem in zip(problems, times, strict=True):
+        entry = previous.lookup(problem) if previous else None
+        first = entry.best.config if entry else None
+        costs.append(
+            {
+                number: time - (noise if configs[number] == first else noise / 2 if number in plain else 0)
+                for number, time in of_problem.items()
+            }
+        )
+    sizes = [problem.sizes for problem in problems]
+    # A GEMM's row holds for any epilogue unless an epilogue of the same kind was measured.
+    fused = {problem.alone.kind for problem in problems if problem.epilogue != NO_EPILOGUE}
+    numbers_of: dict[tuple[tuple[object, ...], int], list[int]] = defaultdict(list)
+    for number, problem in enumerate(problems):
+        numbers_of[problem.kind, problem.n_align].append(number)
+    narrow, wide = [], []
+    for (kind, _), numbers in numbers_of.items():
+        op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
+        group = RowGroup(numbers, sizes, times, shared)
+        parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
+        rows = [row for part in parts for row in few_rows(part, costs)]
+        answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
+        narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
+        if op in WIDE and baseline(op) in configs:
+            found = wide_rows(op, group, everything, configs.index(baseline(op)))
+            more = (each for each in found if not any(row.holds(each.box) for row in rows))
+            named = near if op in ATTENTION else everything
+            wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
+    return narrow, wide
+
+
+def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:
+    """Return for each problem the configs in the mask, by number, with their times over the best time."""
+    times: list[dict[int, float]] = [{} for _ in measurements.problems]
+    columns = (measurements.problem_numbers, measurements.config_numbers, measurements.relative)
+    for problem, number, relative in zip(*(column[mask].tolist() for column in columns), strict=True):
+        times[problem][number] = relative
+    return times
+
+
+def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs) -> Entry:
+    """Return the entry of a row: its config, its runners-up, and perhaps the best padded config.
+
+    Runners-up are near the best on all problems of the row, the least summed time first. The padded config is added if
+    no other config pads and each problem was timed with padding: the hook then knows that padding has been compared,
+    so Inductor need not compare it again.
+    """
+    problem = measurements.problems[row.problems[0]]
+    ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
+    b, m, n, k, h, g, v = (ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS)
+    common = set.intersection(*(set(near[each]) for each in row.problems)) - {row.config}
+    sums = {config: sum(near[each][config] for each in row.problems) for config in common}
+    runners_up = sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]
+    candidates = []
+    for number in (row.config, *runners_up):
+        config = measurements.configs[number]
+        candidates.append(Candidate(config, _gain(row.problems, number, measurements, near)))
+        if config in BASELINES:
+            break  # it always works, so nothing after it would ever be used
+    if all(candidate.config.pad == 1 for candidate in candidates) and all(padded[each] for each in row.problems):
+        candidates.append(_best_padded(row, measurements, padded))
+    return Entry(
+        problem.op,
+        problem.dtype,
+        problem.layout,
+        problem.align,
+        b,
+        m,
+        n,
+        k,
+        tuple(candidates),
+        problems=len(row.problems),
+        epilogue=problem.epilogue,
+        variant=problem.variant or None,
+        h=h,
+        g=g,
+        v=v,
+        n_align=problem.n_align if problem.op in GEMMS and n is not None and not is_point(n) else None,
+    )
+
+
+def _best_padded(row: BuiltRow, measurements: Measurements, padded: Costs) -> Candidate:
+    """Return the best padded config among those timed at most problems of the row.
+
+    The last stage of a collection times only the best padded config of each problem, and these may differ.
+    """
+    timed = defaultdict(list)
+    for problem in row.problems:
+        for number in padded[problem]:
+            timed[number].append(problem)
+
+    def rank(number: int) -> tuple[int, float, int]:
+        problems = timed[number]
+        return -len(problems), sum(padded[problem][number] for problem in problems), number
+
+    best = min(timed, key=rank)
+    return Candidate(measurements.configs[best], _gain(timed[best], best, measurements, padded))
+
+
+def _gain(problems: list[int], number: int, measurements: Measurements, times: Costs) -> int | None:
+    """Return the geometric mean of aten's time over the config's, in permille. None without aten, and for aten."""
+    aten = measurements.aten[problems]
+    if np.isnan(aten).any() or measurements.configs[number] in BASELINES:
+        return None
+    relative = np.array([times[problem][number] for problem in problems])
+    return min(round(1000 * float(np.exp(np.mean(np.log(aten / relative))))), MAX_GAIN_PERMILLE)

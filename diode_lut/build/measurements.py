@@ -1,10 +1,13 @@
-"""All timings of all datasets, combined: one time for each config on each problem."""
+"""All timings of all datasets, combined to a time for each config on each problem.
+
+On a CPU, records are judged first: times of a busy machine are noise.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
 from math import inf, nan
@@ -14,32 +17,32 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.dataset import Record, Timing
+from diode_lut.dataset import Record
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import ATTENTION, GROUPED, INTEGER, SCALED, Problem
 from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import BASELINES, TEMPLATES, Config, baseline
 
-_Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]
 _TEMPLATES = list(TEMPLATES)
 _ONE_KERNEL = (*ATTENTION, *GROUPED, *SCALED, *INTEGER)
 
 
 def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
-    """The fixed order of configs, in which equally good ones are chosen: ``aten`` comes first."""
+    """Return a config's place in the fixed order, which decides between equally good configs. ``aten`` comes first."""
     return _TEMPLATES.index(config.template), config.params
 
 
 MAX_TIMINGS = 5_000_000
 MAX_PROBLEMS = 500_000
-"""The most that are combined, in less than a gigabyte."""
+"""Maximum numbers that are combined, in less than a gigabyte."""
 
 
 class Columns:
-    """Collects records, a few bytes for each timing: numbers of problem and config, stage, nanoseconds, and aten's.
+    """Collects records in a few bytes a timing: numbers of problem and config, stage, nanoseconds, and aten's time.
 
-    DatasetError if there are more than MAX_TIMINGS, or records of more than ``most`` problems.
+    DatasetError for more than MAX_TIMINGS, or records of more than ``most`` problems.
     """
 
     def __init__(self, most: int = MAX_PROBLEMS) -> None:
@@ -76,18 +79,26 @@ class Columns:
         self.failures.update(filter(None, reasons))
 
     def combined(self) -> Measurements:
-        """The measurements that count, in an order that depends on nothing but what was measured.
+        """Return the timings that count, in an order that depends on nothing else.
 
-        Where a problem has a record of the final stage, only its final timings count, else all others. Of attention and
-        of grouped, float8 and int8 matmuls both stages time nearly the same kernels, because no row is unaligned: the
-        first stage's times of configs that the final one left out count, too. Machines of the same kind differ, and so
-        do their runs: the times of each record are scaled so that aten takes in all records of a problem what it takes
-        in their median.
+        If a problem has a record of the final stage, only its final timings count, else all. For attention and for
+        grouped, float8 and int8 matmuls, both stages time nearly the same kernels, because no row is unaligned. There
+        the first stage's times of configs left out in the final stage count, too. Machines of the same kind differ, and
+        so do their runs: the times of each record are scaled such that aten takes its median time in all records.
         """
-        counting = self._counting()
+        has_final, one_kernel = np.zeros((2, len(self._problems)), np.bool_)
+        has_final[list(self._final_problems)] = True
+        one_kernel[:] = [problem.op in _ONE_KERNEL for problem in self._problems]
+        numbers = np.frombuffer(self._problem_numbers, np.int32)
+        final = np.frombuffer(self._final, np.bool_)
+        counting: npt.NDArray[np.bool_] = final == has_final[numbers]
+        both = np.flatnonzero(one_kernel[numbers])
+        pairs = numbers[both] * np.int64(len(self._configs)) + np.frombuffer(self._config_numbers, np.int32)[both]
+        counting[both] |= ~np.isin(pairs, pairs[final[both]])
+
         problems, problem_ranks = _sorted_with_ranks(self._problems, key=None)
         configs, config_ranks = _sorted_with_ranks(self._configs, key=config_order)
-        problem_numbers = problem_ranks[np.frombuffer(self._problem_numbers, np.int32)[counting]]
+        problem_numbers = problem_ranks[numbers[counting]]
         config_numbers = config_ranks[np.frombuffer(self._config_numbers, np.int32)[counting]]
         pairs = problem_numbers * max(len(configs), 1) + config_numbers
         times = np.frombuffer(self._times, np.float64)[counting]
@@ -99,41 +110,46 @@ class Columns:
         pairs, times = _medians(pairs, times * np.where(np.isfinite(scale), scale, 1.0))
         return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()))
 
-    def _counting(self) -> npt.NDArray[np.bool_]:
-        """Which timings count."""
-        has_final, one_kernel = np.zeros((2, len(self._problems)), np.bool_)
-        has_final[list(self._final_problems)] = True
-        one_kernel[:] = [problem.op in _ONE_KERNEL for problem in self._problems]
-        numbers = np.frombuffer(self._problem_numbers, np.int32)
-        final = np.frombuffer(self._final, np.bool_)
-        counting: npt.NDArray[np.bool_] = final == has_final[numbers]
-        both = np.flatnonzero(one_kernel[numbers])
-        pairs = numbers[both] * np.int64(len(self._configs)) + np.frombuffer(self._config_numbers, np.int32)[both]
-        counting[both] |= ~np.isin(pairs, pairs[final[both]])
-        return counting
 
-
-def _are_baselines(config_numbers: _Array, configs: list[Config]) -> _Array:
-    """Which of the numbers are those of baselines; a problem has one."""
+def _are_baselines(config_numbers: Array, configs: list[Config]) -> Array:
+    """Return a mask of the numbers of baselines. A problem has one."""
     return np.isin(config_numbers, [number for number, config in enumerate(configs) if config in BASELINES])
 
 
-class Measurements:
-    """``times[i]`` nanoseconds is what ``configs[config_numbers[i]]`` takes on ``problems[problem_numbers[i]]``.
+def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], Array]:
+    """Return the keys in order, and for each number the place of its key."""
+    ordered = sorted(numbers, key=key)
+    ranks = np.empty(len(ordered), np.int64)
+    ranks[[numbers[value] for value in ordered]] = np.arange(len(ordered))
+    return ordered, ranks
 
-    Each pair occurs at most once; pairs are sorted, problems by their fields, configs in the fixed order. Problems on
-    which nothing succeeded are not among ``problems`` but in ``unsolved``. ``relative`` are times over the best time
-    on the same problem, ``aten`` (one a problem) those of the baseline, NaN where it was not measured. ``timings``
-    counts all that there were, ``counting`` those that this was combined from. It is made of pairs, as numbers
-    ``problem * len(configs) + config``, and their times, infinite for failures.
+
+def _medians(pairs: Array, times: Array) -> tuple[Array, Array]:
+    """Return the distinct pairs, sorted, and the median time of each, infinite if any run failed."""
+    order = np.lexsort((times, pairs))
+    pairs, times = pairs[order], times[order]
+    starts = np.flatnonzero(np.diff(pairs, prepend=-1))
+    ends = np.append(starts, len(pairs))[1:]
+    medians = (times[(starts + ends - 1) // 2] + times[(starts + ends) // 2]) / 2
+    return pairs[starts], np.where(np.isinf(times[ends - 1]), np.inf, medians)
+
+
+class Measurements:
+    """``configs[config_numbers[i]]`` takes ``times[i]`` nanoseconds on ``problems[problem_numbers[i]]``.
+
+    Each pair occurs at most once. Pairs are sorted, problems by their fields, configs in the fixed order. Problems on
+    which nothing succeeded are in ``unsolved``, not in ``problems``. ``relative`` are times over the best time on the
+    same problem, ``aten`` those of the baseline for each problem, or NaN if it was not measured. ``timings`` counts all
+    timings, ``counting`` those combined here. It is made of pairs, as numbers ``problem * len(configs) + config``, and
+    their times, infinite for failures.
     """
 
     def __init__(
         self,
         problems: list[Problem],
         configs: list[Config],
-        pairs: _Array,
-        times: _Array,
+        pairs: Array,
+        times: Array,
         timings: int,
         counting: int,
     ) -> None:
@@ -155,15 +171,15 @@ class Measurements:
         self.aten = np.full(len(self.problems), np.nan)
         self.aten[self.problem_numbers[self._are_aten]] = self.relative[self._are_aten]
 
-    def within(self, epsilon: float, noise: float) -> _Array:
-        """Which times keep the promise: near the best on their problem, and aten's own or clearly under aten's."""
+    def within(self, epsilon: float, noise: float) -> Array:
+        """Return a mask of times near the best on their problem and either aten's or clearly below aten's."""
         ahead = np.where(self._are_aten, np.inf, self.aten[self.problem_numbers] / (1 + min(noise, epsilon)))
-        mask: _Array = self.relative <= np.fmin(1 + epsilon, ahead)
+        mask: Array = self.relative <= np.fmin(1 + epsilon, ahead)
         return mask
 
     @cached_property
     def failed(self) -> frozenset[tuple[Problem, Config]]:
-        """Which configs failed on which problems, in any run that counts."""
+        """Pairs of a problem and a config that failed in any run that counts."""
         problems, pairs = self._failed
         split = np.divmod(pairs, max(len(self.configs), 1))
         numbers = zip(*(part.tolist() for part in split), strict=True)
@@ -171,29 +187,29 @@ class Measurements:
 
     @property
     def without_aten(self) -> int:
-        """On how many problems aten was not measured."""
+        """Number of problems without a time of aten."""
         return int(np.isnan(self.aten).sum())
 
     def relative_time(self, problem: int, config: Config) -> float:
-        """Time of the config over the best time on the problem (given by its number), where it was measured."""
+        """Return the config's time over the best time on a problem, given by its number, where it was measured."""
         first, last = self.starts[problem], self.starts[problem + 1]
         place = np.searchsorted(self.config_numbers[first:last], self.configs.index(config))
         return float(self.relative[first + place])
 
-    def configs_on(self, problem: int, mask: _Array) -> set[Config]:
-        """The configs whose times on the problem (given by its number) the mask lets through."""
+    def configs_on(self, problem: int, mask: Array) -> set[Config]:
+        """Return the configs in the mask on a problem, given by its number."""
         rows = slice(self.starts[problem], self.starts[problem + 1])
         return {self.configs[number] for number in self.config_numbers[rows][mask[rows]].tolist()}
 
     def times_on(self, problem: int) -> dict[Config, float]:
-        """The nanoseconds of all configs that succeeded on the problem (given by its number), in the fixed order."""
+        """Return the nanoseconds of all successful configs on a problem, given by its number, in the fixed order."""
         rows = slice(self.starts[problem], self.starts[problem + 1])
         numbers, times = self.config_numbers[rows].tolist(), self.times[rows].tolist()
         return {self.configs[number]: ns for number, ns in zip(numbers, times, strict=True)}
 
 
 def measurements_of(records: Iterable[Record]) -> Measurements:
-    """The measurements that count, of all records; DatasetError if nothing was measured successfully."""
+    """Return the timings of all records that count. DatasetError if nothing was measured successfully."""
     columns = Columns()
     for record in records:
         columns.add(record)
@@ -203,48 +219,30 @@ def measurements_of(records: Iterable[Record]) -> Measurements:
     return measurements
 
 
-def _medians(pairs: _Array, times: _Array) -> tuple[_Array, _Array]:
-    """The distinct pairs, sorted, and the median time of each; infinite for those that failed in any run."""
-    order = np.lexsort((times, pairs))
-    pairs, times = pairs[order], times[order]
-    starts = np.flatnonzero(np.diff(pairs, prepend=-1))
-    ends = np.append(starts, len(pairs))[1:]
-    medians = (times[(starts + ends - 1) // 2] + times[(starts + ends) // 2]) / 2
-    return pairs[starts], np.where(np.isinf(times[ends - 1]), np.inf, medians)
-
-
-def _sorted_with_ranks(numbers: dict[Any, int], key: Any) -> tuple[list[Any], _Array]:
-    """The keys in order, and for each number the place of its key."""
-    ordered = sorted(numbers, key=key)
-    ranks = np.empty(len(ordered), np.int64)
-    ranks[[numbers[value] for value in ordered]] = np.arange(len(ordered))
-    return ordered, ranks
-
-
 MAX_GAIN = 30.0
-"""A larger gain over aten is a mistake of the measurement: aten was interrupted, or the kernel did nothing."""
+"""Largest gain over aten that is believed. If it is larger, aten was interrupted, or the kernel did nothing."""
 
 MAX_SPREAD = 5.0
-"""The kernel did not have the device to itself if times of it differ by this factor, without a quarter at each end."""
+"""If the times of a kernel, without a quarter at each end, differ by this factor, it did not have the device alone."""
 
 MAX_ROOFLINES = 100.0
 START_NS, START_ON_CPU_NS = 1e6, 1e7
-"""A GEMM takes at most this many times the least possible time, and this much more to start, with the baseline or the
-best kernel. Of 25,000 GEMMs on H100 and H200 one took more: it had been disturbed."""
+"""With the baseline or the best kernel, a GEMM takes at most this many times the least possible time, and this much
+more to start. Of 25,000 GEMMs on H100 and H200 a single GEMM took more, and it had been disturbed."""
 
 _ENOUGH = 3
-"""Number of times of a config from which on their spread is known."""
+"""Number of times of a config that show its spread."""
 
 _MAX_SHARE, _MANY = 0.5, 3
 """No table is built if at least _MANY problems, and more than this share of all, are too noisy to decide."""
 
 
 class Judged(NamedTuple):
-    """The records with the times that may be believed; and what was wrong with the others.
+    """Records with credible times, and the reasons for leaving out others.
 
-    Of problems on which a config only seemed faster than aten, the times of aten are left. They are ``too_noisy``,
-    where the times of both overlap, or ``implausible``, which has the reasons as text. Of records whose times cannot be
-    true no times are left; ``doubted`` has the reasons.
+    If a config only seems faster than aten on a problem, the times of aten alone are left. Such problems are
+    ``too_noisy`` if the times of both overlap, or ``implausible``, with the reasons as text. Records whose times cannot
+    be true have no times left, and ``doubted`` has the reasons.
     """
 
     records: list[Record]
@@ -253,7 +251,7 @@ class Judged(NamedTuple):
     doubted: list[str]
 
 
-class _Times(NamedTuple):
+class _Spread(NamedTuple):
     """Sorted times of a config on a problem, in nanoseconds."""
 
     config: Config
@@ -269,29 +267,30 @@ class _Times(NamedTuple):
         cut = len(self.ns) // 4
         return self.ns[-1 - cut] < MAX_SPREAD * self.ns[cut]
 
-    @property
-    def spread(self) -> float:
-        """The largest time over the median, minus one."""
-        return self.ns[-1] / self.middle - 1
-
-    def is_clearly_below(self, other: _Times) -> bool:
+    def is_clearly_below(self, other: _Spread) -> bool:
         """Whether three quarters of the times are below three quarters of the others."""
         return self.ns[-1 - len(self.ns) // 4] < other.ns[len(other.ns) // 4]
 
 
+def _spreads(records: Iterable[Record]) -> dict[Config, _Spread]:
+    found: dict[Config, list[float]] = defaultdict(list)
+    for record in records:
+        for config, ns, _ in record.timings:
+            if ns is not None:
+                found[config].append(ns)
+    return {config: _Spread(config, sorted(ns)) for config, ns in found.items()}
+
+
 def doubt(record: Record, hardware: Hardware) -> str:
-    """Why the times of a record cannot be those of its kernels, as text; empty if they can be.
+    """Return the reason why the times of a record cannot be true, or an empty text.
 
     Only the baseline and the best config are looked at: others may be as slow as they like.
     """
-    times = _times([record])
-    usual, best = (
-        times.get(baseline(record.problem.op)),
-        min(times.values(), key=lambda each: each.middle, default=None),
-    )
+    spreads = _spreads([record])
+    best = min(spreads.values(), key=lambda each: each.middle, default=None)
     least = None if record.problem.op in ATTENTION else roofline_ns(record.problem, hardware)
     start = START_ON_CPU_NS if hardware.is_cpu else START_NS
-    for each in filter(None, (usual, best)):
+    for each in filter(None, (spreads.get(baseline(record.problem.op)), best)):
         if least is not None and each.middle > MAX_ROOFLINES * least + start:
             took = f"{each.config} took {each.middle / 1e6:.1f} ms, where {least / 1e6:.3g} ms are possible"
             return f"{took}: {_REMEDY}"
@@ -304,10 +303,10 @@ _REMEDY = "measure while nothing else runs"
 
 
 def judged(records: Iterable[Record], noise: float, hardware: Hardware) -> Judged:
-    """The records, without what is noise; DatasetError if most problems are too noisy to decide.
+    """Return the records without noise. DatasetError if most problems are too noisy to decide.
 
     A record whose times cannot be true counts as if it had none. A config that seems faster than aten by more than the
-    fraction ``noise`` must be so in three quarters of its times, where it has at least three.
+    fraction ``noise`` must be so in three quarters of its times, if it has at least three.
     """
     by_problem: dict[Problem, list[Record]] = defaultdict(list)
     doubted: list[str] = []
@@ -320,46 +319,26 @@ def judged(records: Iterable[Record], noise: float, hardware: Hardware) -> Judge
     too_noisy: dict[Problem, float] = {}
     implausible: list[str] = []
     for problem, own in by_problem.items():
-        times = _times(own)
-        aten = times.pop(baseline(problem.op), None)
-        best = min(times.values(), key=lambda each: each.middle, default=None)
-        if aten is None or best is None or not _is_doubtful(best, aten, noise):
+        spreads = _spreads(own)
+        aten = spreads.pop(baseline(problem.op), None)
+        best = min(spreads.values(), key=lambda each: each.middle, default=None)
+        if aten is None or best is None or best.middle * (1 + noise) >= aten.middle:
             kept += own
             continue
-        kept += [record._replace(timings=tuple(_of_aten(record))) for record in own]
-        if aten.middle > MAX_GAIN * best.middle:
-            implausible.append(
-                f"{problem}: {best.config} would be {aten.middle / best.middle:.0f} times as fast as aten"
-            )
+        impossible = aten.middle > MAX_GAIN * best.middle
+        enough = min(len(best.ns), len(aten.ns)) >= _ENOUGH
+        if not impossible and (not enough or best.is_clearly_below(aten)):
+            kept += own
+            continue
+        for record in own:
+            of_aten = (timing for timing in record.timings if timing.config in BASELINES)
+            kept.append(record._replace(timings=tuple(of_aten)))
+        if impossible:
+            times = f"{aten.middle / best.middle:.0f} times as fast as aten"
+            implausible.append(f"{problem}: {best.config} would be {times}")
         else:
-            too_noisy[problem] = max(aten.spread, best.spread)
+            too_noisy[problem] = max(each.ns[-1] / each.middle for each in (aten, best))
     if len(too_noisy) >= _MANY and len(too_noisy) > _MAX_SHARE * len(by_problem):
-        raise DatasetError(_refusal(too_noisy, len(by_problem)))
+        spread = f"times of the same kernel are up to {max(too_noisy.values()):.1f} times their median"
+        raise DatasetError(f"too noisy to decide: {len(too_noisy)} of {len(by_problem)} problems ({spread}): {_REMEDY}")
     return Judged(kept, list(too_noisy), implausible, doubted)
-
-
-def _times(records: Iterable[Record]) -> dict[Config, _Times]:
-    found: dict[Config, list[float]] = defaultdict(list)
-    for record in records:
-        for config, ns, _ in record.timings:
-            if ns is not None:
-                found[config].append(ns)
-    return {config: _Times(config, sorted(ns)) for config, ns in found.items()}
-
-
-def _is_doubtful(best: _Times, aten: _Times, noise: float) -> bool:
-    """Whether a config seems faster than aten, and that cannot be true, or is not clear."""
-    if best.middle * (1 + noise) >= aten.middle:
-        return False
-    enough = min(len(best.ns), len(aten.ns)) >= _ENOUGH
-    return aten.middle > MAX_GAIN * best.middle or (enough and not best.is_clearly_below(aten))
-
-
-def _of_aten(record: Record) -> Iterator[Timing]:
-    return (timing for timing in record.timings if timing.config in BASELINES)
-
-
-def _refusal(too_noisy: dict[Problem, float], problems: int) -> str:
-    worst = max(too_noisy.values())
-    spread = f"times of the same kernel are up to {1 + worst:.1f} times their median"
-    return f"too noisy to decide: {len(too_noisy)} of {problems} problems ({spread}): measure while nothing else runs"

@@ -15,7 +15,7 @@ from diode_lut.cli.output import STOPPED, say
 from diode_lut.errors import HardwareError, SettingError, as_lines, install_command, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import Hardware, detect_hardware, slug
-from diode_lut.measure.final import SETS
+from diode_lut.measure.methods import SETS
 from diode_lut.process import interrupt_on_signals
 
 if TYPE_CHECKING:

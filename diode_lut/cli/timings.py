@@ -34,7 +34,7 @@ from diode_lut.cli.output import STOPPED, Minutes, in_a_file, is_standard, say, 
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
-from diode_lut.measure.final import METHODS, SETS
+from diode_lut.measure.methods import METHODS, SETS
 from diode_lut.problem import GEMMS
 from diode_lut.process import interrupt_on_signals
 

@@ -32,8 +32,8 @@ from diode_lut.evaluate.formats import AsText
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.collector import Executor, collect, open_executor
-from diode_lut.measure.final import METHODS
-from diode_lut.measure.search_space import Outcome
+from diode_lut.measure.methods import METHODS
+from diode_lut.measure.tasks import Outcome
 from diode_lut.model.training_set import Split
 from diode_lut.model.weights import SUFFIX, write_model
 from diode_lut.problem import NO_EPILOGUE, Problem

@@ -1,4 +1,4 @@
-"""Datasets: files of timings, with the hardware and software that were measured."""
+"""Datasets: files of timings with the hardware and software of the measurement."""
 
 from __future__ import annotations
 

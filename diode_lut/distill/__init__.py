@@ -1,4 +1,4 @@
-"""Training of a model from datasets. This package needs torch."""
+"""Training of a model on datasets. This package needs torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training data: the configs that a model chooses from, their times as targets, and problems as tensors."""
+"""Training data: targets from measurements, the candidates chosen from them, problems as tensors, drawn problems."""
 
 from __future__ import annotations
 
@@ -24,15 +24,84 @@ from diode_lut.problem import BATCHED, NO_EPILOGUE, OF_BYTES, Problem, contiguou
 from diode_lut.templates.config import ATEN, Config
 from diode_lut.templates.template import GROUP_M
 
+
+class Target(NamedTuple):
+    """The measurements of a problem.
+
+    ``times`` are log(time / time of aten) of configs, and ``best`` is the least. ``failed`` configs have no time. With
+    an epilogue, only the best config for each tile and number of warps was timed, and ``estimated`` are the others.
+    ``padded`` are the times of configs with a ``pad``, which are not in the network's training.
+    """
+
+    problem: Problem
+    times: dict[Config, float]
+    best: float
+    failed: frozenset[Config] = frozenset()
+    estimated: Mapping[Config, float] = MappingProxyType({})
+    padded: Mapping[Config, float] = MappingProxyType({})
+
+    @property
+    def expected(self) -> dict[Config, float]:
+        """The times, and the estimates for configs without one."""
+        return {**self.estimated, **self.times}
+
+
+def targets_of(*datasets: Iterable[Record]) -> list[Target]:
+    """Return a target for each problem on which aten was timed, in order.
+
+    If several datasets have a problem, the times in the first count, and the times with padding in the last that has
+    any: problems are measured again, with padding.
+    """
+    by_problem: dict[Problem, Target] = {}
+    for dataset in datasets:
+        for record in combined(dataset):
+            times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+            if ATEN not in times:
+                continue
+            relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
+            alone = {config: time for config, time in relative.items() if config.pad == 1}
+            padded = {config: time for config, time in relative.items() if config.pad > 1}
+            failed = frozenset(each.config for each in record.timings if each.ns is None and each.config.pad == 1)
+            target = Target(record.problem, alone, min(alone.values()), failed, padded=padded)
+            known = by_problem.setdefault(target.problem, target)
+            if target.padded:
+                by_problem[target.problem] = known._replace(padded=target.padded)
+    targets = [by_problem[problem] for problem in sorted(by_problem)]
+    return [_with_estimates(target, by_problem.get(target.problem.alone, target)) for target in targets]
+
+
+def _with_estimates(target: Target, alone: Target) -> Target:
+    """Return the target with estimates for configs timed only without its epilogue, on ``alone``.
+
+    An epilogue costs kernels with the same tile and number of warps about the same factor.
+    """
+    factors: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+    for config in target.times.keys() & alone.times.keys():
+        if config.kernel.tiled:
+            factors[_accumulators(config)].append(target.times[config] - alone.times[config])
+    known = target.times.keys() | target.failed
+    estimated = {
+        config: max(time + fmean(factors[_accumulators(config)]), target.best)
+        for config, time in alone.times.items()
+        if config.kernel.tiled and config not in known and _accumulators(config) in factors
+    }
+    return target._replace(estimated=estimated)
+
+
+def _accumulators(config: Config) -> tuple[object, ...]:
+    """Return the shape of a tiled config's accumulators, which decides the cost of an epilogue."""
+    return config.template, config.tiles.block_m, config.tiles.block_n, config.tiles.num_warps
+
+
 MAX_CANDIDATES = 80
-"""Maximum number of candidates for problems with a batch, and for those without one."""
+"""Maximum number of candidates for problems with a batch, and for problems without."""
 
 _MAX_LOSS = 0.7
-"""Cap on log(time / best time), about log(2). A config that was not timed counts with the cap."""
+"""Cap on log(time / best time), about log(2). A config without a time counts with the cap."""
 
 
 def choose(targets: Sequence[Target]) -> list[Config]:
-    """The candidates: tiled ones first, then the others, each in the order of ``config_order``."""
+    """Return the candidates: first configs with tiles, then others, each in the order of ``config_order``."""
     chosen = {ATEN}
     for batched in (False, True):
         family = [target for target in targets if (target.problem.op in BATCHED) is batched]
@@ -42,7 +111,7 @@ def choose(targets: Sequence[Target]) -> list[Config]:
 
 
 def _cover(targets: Sequence[Target]) -> list[Config]:
-    """The configs chosen greedily: each lowers most the summed time of the best candidate per problem."""
+    """Choose configs greedily: each lowers most the summed time of the best candidate of each problem."""
     configs = sorted(
         {
             config
@@ -71,79 +140,8 @@ def _cover(targets: Sequence[Target]) -> list[Config]:
     return [configs[number] for number in chosen]
 
 
-class Target(NamedTuple):
-    """The measurements of one problem.
-
-    ``times`` are log(time / time of aten) per config; ``best`` is the least of them. ``failed`` configs have no time.
-    With an epilogue, only the best config of each tile and number of warps was timed; ``estimated`` are the others.
-    ``padded`` are the times of configs with a ``pad``, on which the network is not trained.
-    """
-
-    problem: Problem
-    times: dict[Config, float]
-    best: float
-    failed: frozenset[Config] = frozenset()
-    estimated: Mapping[Config, float] = MappingProxyType({})
-    padded: Mapping[Config, float] = MappingProxyType({})
-
-    @property
-    def expected(self) -> dict[Config, float]:
-        """The times, and the estimates for configs without one."""
-        return {**self.estimated, **self.times}
-
-
-def targets_of(*datasets: Iterable[Record]) -> list[Target]:
-    """A target for each problem on which aten was timed, in order.
-
-    Of a problem in several datasets the times in the first count, and the times with padding in the last that has them:
-    problems are measured again, with padding.
-    """
-    by_problem: dict[Problem, Target] = {}
-    for dataset in datasets:
-        for target in filter(None, map(_target, combined(dataset))):
-            known = by_problem.setdefault(target.problem, target)
-            if target.padded:
-                by_problem[target.problem] = known._replace(padded=target.padded)
-    targets = [by_problem[problem] for problem in sorted(by_problem)]
-    return [_with_estimates(target, by_problem.get(target.problem.alone, target)) for target in targets]
-
-
-def _target(record: Record) -> Target | None:
-    times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
-    if ATEN not in times:
-        return None
-    relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}
-    alone = {config: time for config, time in relative.items() if config.pad == 1}
-    padded = {config: time for config, time in relative.items() if config.pad > 1}
-    failed = frozenset(timing.config for timing in record.timings if timing.ns is None and timing.config.pad == 1)
-    return Target(record.problem, alone, min(alone.values()), failed, padded=padded)
-
-
-def _with_estimates(target: Target, alone: Target) -> Target:
-    """The target with estimates for configs that were timed only on the GEMM without its epilogue, ``alone``.
-
-    An epilogue costs kernels with the same tile and number of warps about the same factor.
-    """
-    factors: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
-    for config in target.times.keys() & alone.times.keys():
-        if config.kernel.tiled:
-            factors[_accumulators(config)].append(target.times[config] - alone.times[config])
-    known = target.times.keys() | target.failed
-    estimated = {
-        config: max(time + fmean(factors[_accumulators(config)]), target.best)
-        for config, time in alone.times.items()
-        if config.kernel.tiled and config not in known and _accumulators(config) in factors
-    }
-    return target._replace(estimated=estimated)
-
-
-def _accumulators(config: Config) -> tuple[object, ...]:
-    """The shape of a tiled config's accumulators, which decides the cost of an epilogue."""
-    return config.template, config.tiles.block_m, config.tiles.block_n, config.tiles.num_warps
-
-
 MAX_LOSS = 0.5
-"""Cap on losses, which are log(time / best time). A config without a time counts with the cap."""
+"""Cap on losses, log(time / best time). A config without a time counts with the cap."""
 
 
 class Space(NamedTuple):
@@ -161,7 +159,7 @@ class Space(NamedTuple):
 
     @classmethod
     def of(cls, plain: Candidates, batched: Candidates, sm_count: int, features: int = len(PROBLEM_FEATURES)) -> Space:
-        """The space of two families."""
+        """Return the space of two families."""
         width = max(len(plain.configs), len(batched.configs))
         numbers = [_padded(np.array([family.numbers]), width)[0] for family in (plain, batched)]
         columns = [_padded(config_features(family.configs), width) for family in (plain, batched)]
@@ -170,11 +168,11 @@ class Space(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Problems as tensors, which have a row per problem.
+    """Problems as tensors, with a row for each problem.
 
-    ``gemm`` numbers from 0 up what is ``drawn_as`` one: problems that differ in their epilogues alone have the same
-    number. ``fused`` flags problems with an epilogue. ``features`` are the first PROBLEM_FEATURES (problems x
-    features). ``family`` is 0 without a batch, 1 with one. ``joint`` are JOINT_FEATURES (problems x candidates x
+    ``gemm`` numbers from 0 the problems that are ``drawn_as`` the same: those that differ only in their epilogues have
+    the same number. ``fused`` flags problems with an epilogue. ``features`` are the first PROBLEM_FEATURES (problems x
+    features). ``family`` is 0 without a batch, 1 with a batch. ``joint`` are JOINT_FEATURES (problems x candidates x
     features). ``applies`` flags the applicable candidates and ``losses`` are log(time / best time), capped at MAX_LOSS
     (both problems x candidates).
     """
@@ -188,7 +186,7 @@ class Examples(NamedTuple):
     losses: Tensor
 
     def take(self, rows: Tensor) -> Examples:
-        """The problems with these row numbers."""
+        """Return the problems with these row numbers."""
         return Examples(*(tensor[rows] for tensor in self))
 
     @property
@@ -198,7 +196,7 @@ class Examples(NamedTuple):
 
 
 def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Target] = ()) -> Examples:
-    """The problems as tensors; without targets, all losses are 0."""
+    """Return the problems as tensors. Without targets, all losses are 0."""
     width = space.configs.shape[1]
     members = [family_of(problem) for problem in problems]
     joint, applies = [], []
@@ -206,9 +204,11 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
         family = space.families[member]
         joint.append(_padded(family.tiling.features(problem, space.sm_count), width))
         applies.append(_padded(family.applicable(problem)[None], width)[0])
-    losses = [
-        _losses(target, space.families[member].configs, width) for target, member in zip(targets, members, strict=False)
-    ]
+    losses = []
+    for target, member in zip(targets, members, strict=False):
+        times = target.expected
+        own = [times.get(config, np.inf) - target.best for config in space.families[member].configs]
+        losses.append(np.minimum([*own, *[MAX_LOSS] * (width - len(own))], MAX_LOSS).astype(np.float32))
     numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(map(drawn_as, problems)))}
     features = np.hstack([problem_features(problem, space.sm_count) for problem in problems])
     return Examples(
@@ -222,30 +222,24 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
     )
 
 
-def _losses(target: Target, configs: Sequence[Config], width: int) -> npt.NDArray[np.float32]:
-    times = target.expected
-    losses = [times.get(config, np.inf) - target.best for config in configs]
-    return np.minimum([*losses, *[MAX_LOSS] * (width - len(losses))], MAX_LOSS).astype(np.float32)
-
-
 def _padded(columns: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """The columns, followed by columns of zeros up to ``width``."""
+    """Return the columns, followed by columns of zeros up to ``width``."""
     return np.pad(columns, ((0, 0), (0, width - columns.shape[1])))
 
 
 _MIX_PROBABILITY, _JITTER_PROBABILITY = 0.4, 0.4
-"""Probabilities that a size is taken from another problem, and that it is changed by up to a factor of two."""
+"""Probabilities for taking a size from another problem, and for changing it by up to a factor of two."""
 
 _SIZE_MULTIPLE, _SIZE_MULTIPLE_OF_BYTES = 8, 128
-"""Jittered sizes stay multiples of this if they were; those of layers in float8 and int8 of the second. Smaller sizes
-are not jittered."""
+"""Jittered sizes stay multiples of this if they were, in float8 and int8 of the second. Smaller sizes stay as they
+are."""
 
 _MAX_DRAWS = 50
-"""Maximum number of draws per drawn problem."""
+"""Maximum number of draws for each drawn problem."""
 
 
 def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int, seed: int) -> list[Problem]:
-    """Up to ``count`` new problems of known kinds, whose sizes are mixed from problems of the same kind."""
+    """Draw up to ``count`` new problems of known kinds, with sizes mixed from problems of the same kind."""
     draw = random.Random(seed)  # noqa: S311 (no secret)
     known = {kind.key: kind for kind in kinds}
     groups = {key: [problem for problem in problems if problem.kind == key] for key in known}
@@ -258,7 +252,8 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
             break
         parent = draw.choice(parents)
         child = _child(draw, parent, groups[parent.kind])
-        plausible = child.align == _align(child) and child.nbytes <= largest[child.kind]
+        packed = contiguous_align(child.dtype, child.layout, child.m, child.n, child.k, child.b)
+        plausible = child.align == packed and child.nbytes <= largest[child.kind]
         if plausible and child not in taken and not known[child.kind].outside(child):
             taken.add(child)
             drawn.append(child)
@@ -279,7 +274,3 @@ def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Pr
             sizes.append(size)
     b, m, n, k = sizes
     return parent._replace(b=b, m=m, n=n, k=k)
-
-
-def _align(problem: Problem) -> int:
-    return contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b)

@@ -1,4 +1,4 @@
-"""The network in torch, and its training: a teacher, which is an ensemble, and a student, with its confidence."""
+"""The network in torch, and its training: an ensemble as a teacher, then a student, and its confidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
-from diode_lut.model.features import PROBLEM_FEATURES, Floats
+from diode_lut.model.features import PROBLEM_FEATURES
 from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration, Weights
 from diode_lut.model.training_set import kinds_of
 
@@ -22,13 +22,13 @@ HIDDEN = 96, 64
 """Number of neurons of the two hidden layers."""
 
 LEARNED = 16
-"""Number of learned features per candidate, which describe its kernel beyond its tunables."""
+"""Number of learned features of each candidate, which describe its kernel beyond its tunables."""
 
 _INITIAL_DEVIATION = 0.1
 """Standard deviation of the learned features before training."""
 
 _CHUNK = 512
-"""Number of problems that are scored at a time."""
+"""Number of problems scored at a time."""
 
 
 class Scale(NamedTuple):
@@ -39,7 +39,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, examples: Examples, configs: Tensor) -> Scale:
-        """The scale that brings these examples to mean 0 and deviation 1; constant features keep their deviation."""
+        """Return the scale to mean 0 and deviation 1. Constant features keep their deviation."""
         parts = examples.features, configs[examples.family][examples.applies], examples.joint[examples.applies]
         deviations = [part.std(0) for part in parts]
         return cls(
@@ -48,7 +48,7 @@ class Scale(NamedTuple):
         )
 
     def widened(self, count: int) -> Scale:
-        """The scale for configs with ``count`` more features, which are not scaled."""
+        """Return the scale for configs with ``count`` more features, which are not scaled."""
         (problem, config, joint), (of_problem, of_config, of_joint) = self
         return Scale(
             (problem, torch.cat((config, torch.zeros(count))), joint),
@@ -56,20 +56,20 @@ class Scale(NamedTuple):
         )
 
     def apply(self, examples: Examples) -> Examples:
-        """The scaled examples, which are the network's input."""
+        """Return the scaled examples, the network's input."""
         (of_problem, _, of_joint), (problem, _, joint) = self.mean, self.deviation
         return examples._replace(
             features=(examples.features - of_problem) / problem, joint=(examples.joint - of_joint) / joint
         )
 
     def apply_to(self, configs: Tensor) -> Tensor:
-        """The scaled features of configs."""
+        """Return the scaled features of configs."""
         (_, mean, _), (_, deviation, _) = self.mean, self.deviation
         return (configs - mean) / deviation
 
 
 class Network(nn.Module):
-    """Two hidden ReLU layers; the initial weights are drawn with a seed."""
+    """A network with two hidden ReLU layers. The initial weights are drawn with a seed."""
 
     def __init__(self, scale: Scale, space: Space, seed: int) -> None:
         super().__init__()
@@ -77,26 +77,23 @@ class Network(nn.Module):
         self._configs, self._numbers = scale.apply_to(space.configs), space.numbers
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._draw(*HIDDEN)
-
-    def _draw(self, first: int, second: int) -> None:
-        """Draw the initial weights."""
-        self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(int(self._numbers.max()) + 1, LEARNED))
-        of_problem, of_config, of_joint = map(len, self.scale.mean)
-        inputs = [of_problem, of_config + LEARNED, of_joint]
-        whole = nn.Linear(sum(inputs), first)
-        self.parts = nn.ParameterList(part.detach().clone() for part in torch.split(whole.weight, inputs, dim=1))
-        self.first_bias = nn.Parameter(whole.bias.detach().clone())
-        self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
+            self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(int(self._numbers.max()) + 1, LEARNED))
+            of_problem, of_config, of_joint = map(len, scale.mean)
+            inputs = [of_problem, of_config + LEARNED, of_joint]
+            first, second = HIDDEN
+            whole = nn.Linear(sum(inputs), first)
+            self.parts = nn.ParameterList(part.detach().clone() for part in torch.split(whole.weight, inputs, dim=1))
+            self.first_bias = nn.Parameter(whole.bias.detach().clone())
+            self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
 
     def forward(self, examples: Examples) -> Tensor:
-        """Scores (problems x candidates) of scaled examples."""
+        """Return scores (problems x candidates) of scaled examples."""
         _, second = self.layers(examples)
         scores: Tensor = self.last(second)[..., 0]
         return scores
 
     def layers(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Activations of the first and the second layer, each problems x candidates x neurons."""
+        """Return activations of the first and the second layer, each problems x candidates x neurons."""
         of_problem, of_config, of_joint = self.parts
         of_families = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
         member = one_hot(examples.family, len(of_families)).to(of_families.dtype)
@@ -106,11 +103,11 @@ class Network(nn.Module):
         return first, torch.relu(self.second(first))
 
     def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
-        """The weights for inference, with the scaling of features included; ``doubt`` are those of both layers."""
+        """Return the weights for inference, with the scaling of features. ``doubt`` are weights of both layers."""
         scale = self.scale.widened(LEARNED)
         scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
-        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # those that it does not take
+        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # features that it does not take
         arrays = (
             self.learned.T,
             *scaled,
@@ -118,28 +115,24 @@ class Network(nn.Module):
             *(self.second.weight, self.second.bias[:, None], self.last.weight, self.last.bias[:, None]),
             *(doubt[None], doubt_bias[None]),
         )
-        return Weights(*(_array(each) for each in arrays))
-
-
-def _array(tensor: Tensor) -> Floats:
-    return tensor.detach().numpy().copy()
+        return Weights(*(each.detach().numpy().copy() for each in arrays))
 
 
 def masked(values: Tensor, applies: Tensor, otherwise: float) -> Tensor:
-    """``values`` of the applicable candidates, ``otherwise`` for the others."""
+    """Return ``values`` of the applicable candidates, and ``otherwise`` for the others."""
     return torch.where(applies, values, otherwise)
 
 
 @torch.no_grad()
 def answers(network: Network, examples: Examples) -> Tensor:
-    """Scores (problems x candidates); infinite for candidates that do not apply."""
+    """Return scores (problems x candidates), infinite for candidates that do not apply."""
     parts = [network(examples.take(rows)) for rows in _parts(examples)]
     return masked(torch.cat(parts), examples.applies, torch.inf)
 
 
 @torch.no_grad()
 def layers_of(network: Network, examples: Examples, choices: Tensor) -> Tensor:
-    """Activations of both layers for one choice per problem, problems x neurons."""
+    """Return activations of both layers for a choice for each problem, problems x neurons."""
     parts = []
     for rows in _parts(examples):
         layers = network.layers(examples.take(rows))
@@ -152,13 +145,13 @@ def _parts(examples: Examples) -> Sequence[Tensor]:
 
 
 def losses_of(network: Network, examples: Examples) -> Tensor:
-    """The loss of the first choice on each problem."""
+    """Return the loss of the first choice on each problem."""
     choice = answers(network, examples).argmin(1, keepdim=True)
     return examples.losses.gather(1, choice)[:, 0]
 
 
 def mean_regret(network: Network, examples: Examples) -> float:
-    """Geometric mean of the first choices' times over the best times, minus one."""
+    """Return the geometric mean of the first choices' times over the best times, minus 1."""
     return float(torch.expm1(losses_of(network, examples).mean()))
 
 
@@ -179,14 +172,14 @@ _SQUARES_WEIGHT = 10.0
 
 
 class TrainingPlan(NamedTuple):
-    """How to train: the same ``seed`` gives the same network. ``epochs`` is the number of passes over the problems."""
+    """The same ``seed`` gives the same network. ``epochs`` is the number of passes over the problems."""
 
     seed: int = 0
     epochs: int = 100
 
 
 class Training(NamedTuple):
-    """A network and its training examples. A batch has examples of one of the ``lessons``.
+    """A network and its training examples. All examples of a batch are from the same of the ``lessons``.
 
     The regret on ``test`` is recorded after each epoch.
     """
@@ -198,7 +191,7 @@ class Training(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """The mean training loss of one epoch, and the mean regret on the test problems, NaN without a test."""
+    """The mean training loss of an epoch, and the mean regret on the test problems, NaN without a test."""
 
     loss: float
     regret: float
@@ -206,7 +199,7 @@ class Epoch(NamedTuple):
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Let torch use one thread, because sums differ with more; the value is the number of threads before."""
+    """Let torch use a single thread, because sums differ with more, and yield the number of threads before."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -216,9 +209,9 @@ def one_thread() -> Iterator[int]:
 
 
 def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
-    """Train networks, ``at_once`` at a time; the result has the history of each.
+    """Train networks, ``at_once`` at a time, and return the history of each.
 
-    Each network is trained in one thread, which is faster, and reproducible with any number of threads.
+    Each network is trained in a single thread, which is faster, and reproducible with any number of threads.
     """
     ended = Event()
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -239,8 +232,14 @@ def _train(training: Training, ended: Event) -> list[Epoch]:
     history: list[Epoch] = []
     while len(history) < plan.epochs and not ended.is_set():
         total = 0.0
-        for number, rows in _shuffled(lessons, generator):
-            loss = _loss(network, lessons[number].take(rows))
+        shuffled = [
+            (lesson, rows)
+            for lesson in lessons
+            for rows in torch.split(torch.randperm(lesson.size, generator=generator), _BATCH)
+        ]
+        for place in torch.randperm(len(shuffled), generator=generator).tolist():
+            lesson, rows = shuffled[place]
+            loss = _loss(network, lesson.take(rows))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -250,28 +249,20 @@ def _train(training: Training, ended: Event) -> list[Epoch]:
     return history
 
 
-def _shuffled(lessons: list[Examples], generator: torch.Generator) -> list[tuple[int, Tensor]]:
-    batches = [
-        (number, rows)
-        for number, lesson in enumerate(lessons)
-        for rows in torch.split(torch.randperm(lesson.size, generator=generator), _BATCH)
-    ]
-    return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
-
-
 def _loss(network: Network, examples: Examples) -> Tensor:
+    """Return the mean squared error of scores, up to an offset for each problem, plus the expected regret.
+
+    A slow config cannot be scored too slow.
+    """
     scores: Tensor = network(examples)
-    weight = (torch.exp(-examples.losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.applies
+    losses = examples.losses
+    weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.applies
     choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.applies, -torch.inf), dim=1)
-    return _SQUARES_WEIGHT * _squares(scores, examples.losses, weight) + (choice * examples.losses).sum(1).mean()
-
-
-def _squares(scores: Tensor, losses: Tensor, weight: Tensor) -> Tensor:
-    """Mean squared error of scores, up to an offset per problem; a slow config cannot be scored too slow."""
     errors = scores - losses
     errors = errors - (errors * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
     errors = torch.where((losses >= MAX_LOSS) & (errors > 0), 0.0, errors)
-    return (errors**2 * weight).sum() / weight.sum()
+    squares = (errors**2 * weight).sum() / weight.sum()
+    return _SQUARES_WEIGHT * squares + (choice * losses).sum(1).mean()
 
 
 MEMBERS = 6
@@ -279,18 +270,18 @@ MEMBERS = 6
 
 
 class Teacher(NamedTuple):
-    """Trained networks; ``unseen`` is, per problem, the number of the member that was not trained on its GEMM."""
+    """Trained networks. ``unseen`` has for each problem the number of the member not trained on its GEMM."""
 
     members: tuple[Network, ...]
     unseen: Tensor
 
     def teach(self, examples: Examples) -> Examples:
-        """The examples with the members' mean expected losses."""
+        """Return the examples with the members' mean expected losses."""
         scores = torch.stack([answers(member, examples) for member in self.members]).mean(0)
         return examples._replace(losses=(scores - scores.amin(1, keepdim=True)).clamp(max=MAX_LOSS))
 
     def unseen_losses(self, examples: Examples) -> Tensor:
-        """Per training problem: the loss of the first choice of the member that was not trained on it."""
+        """Return for each training problem the loss of the first choice of the member not trained on it."""
         losses = torch.empty(examples.size)
         for number, member in enumerate(self.members):
             rows = (self.unseen == number).nonzero()[:, 0]
@@ -301,7 +292,7 @@ class Teacher(NamedTuple):
 def train_teacher(
     examples: Examples, test: Examples | None, scale: Scale, space: Space, plan: TrainingPlan, at_once: int
 ) -> tuple[Teacher, list[Epoch]]:
-    """The teacher, with ``at_once`` members trained at a time, and the history of its first member."""
+    """Train a teacher, ``at_once`` members at a time, and return it with the history of its first member."""
     generator = torch.Generator().manual_seed(plan.seed)
     unseen = (torch.randperm(int(examples.gemm.max()) + 1, generator=generator) % MEMBERS)[examples.gemm]
     trainings = []
@@ -314,13 +305,13 @@ def train_teacher(
 
 
 _DRAWN_PER_MEASURED = 1
-"""Number of drawn problems per measured problem."""
+"""Number of drawn problems for each measured problem."""
 
 
 class Trained(NamedTuple):
-    """A student and its teacher, the scaled measured problems that both were trained on, and the histories of both.
+    """A student and its teacher, the scaled measured problems of their training, and their histories.
 
-    The teacher's history is that of its first member.
+    The teacher's history is the history of its first member.
     """
 
     student: Network
@@ -336,9 +327,9 @@ def train_student(
     plan: TrainingPlan,
     report: Callable[[str], None] = lambda _: None,
 ) -> Trained:
-    """A student and its teacher, trained on the same problems. ``report`` is called with a line of text per stage.
+    """Train a teacher and a student on the same problems. ``report`` gets a line of text for each stage.
 
-    As many networks are trained at a time as torch has threads; everything else runs in one thread.
+    As many networks are trained at a time as torch has threads. Everything else runs in a single thread.
     """
     with one_thread() as at_once:
         problems = [target.problem for target in targets]
@@ -362,7 +353,7 @@ _STEPS = 100
 """Approximate number of steps of a calibration."""
 
 _DIGITS = 4
-"""Digits after the point to which doubts and confidences are rounded."""
+"""Number of digits after the point of doubts and confidences."""
 
 _Z_SCORE = 1.645
 """Standard deviations of a one-sided confidence interval of 95 %."""
@@ -379,7 +370,7 @@ class Regression(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Tensor, bad: Tensor) -> Regression:
-        """The logistic regression of ``bad`` (problems; 0 or 1) on the inputs ``inputs`` (problems x inputs)."""
+        """Fit the logistic regression of ``bad`` (0 or 1 for each problem) on ``inputs`` (problems x inputs)."""
         mean, deviation = inputs.mean(0), inputs.std(0).clamp(min=1e-3)
         scaled = (inputs - mean) / deviation
         weights, bias = torch.zeros(scaled.shape[1], requires_grad=True), torch.zeros(1, requires_grad=True)
@@ -396,14 +387,14 @@ class Regression(NamedTuple):
         return cls(weights, bias - weights @ mean)
 
     def doubts(self, inputs: Tensor) -> Tensor:
-        """The doubt for each row of inputs."""
+        """Return the doubt for each row of inputs."""
         return inputs @ self.weights + self.bias
 
 
 class Calibrated(NamedTuple):
     """The weights from a student's layers to the doubt, and the confidences of doubts.
 
-    ``calibration`` is for problems without an epilogue, ``fused_calibration`` for those with one.
+    ``calibration`` is for problems without an epilogue, ``fused_calibration`` for others.
     """
 
     weights: Tensor
@@ -413,7 +404,7 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(trained: Trained) -> Calibrated:
-    """The calibration of a student, from the problems that it and its teacher were trained on."""
+    """Calibrate a student on the problems of its training."""
     inputs = _inputs(trained.student, trained.measured)
     good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
     fused = trained.measured.fused
@@ -429,32 +420,26 @@ def calibrate(trained: Trained) -> Calibrated:
 
 
 def _inputs(student: Network, examples: Examples) -> Tensor:
-    """The regression's inputs per problem: both layers for the first choice, and its lead over the second."""
-    scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so that there is always a second one
+    """Return the regression's inputs for each problem: both layers of the first choice, and its lead over the next."""
+    scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so there is always a second
     best, order = scores.topk(2, dim=1, largest=False)
     lead = (best[:, 1:] - best[:, :1]).clamp(max=MAX_LEAD)
     return torch.cat((layers_of(student, examples, order[:, 0]), lead), dim=1)
 
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:
-    """Per doubt: the lower bound of the share of good answers with at most that doubt, made non-increasing.
+    """Return for each doubt the lower bound of the share of good answers with at most this doubt, non-increasing.
 
-    Without any answers there are no doubts, and the confidence is always 0.
+    The bound is the lower end of Wilson's interval. Without any answers there are no doubts, and confidence is 0.
     """
     if not len(good):
         return Calibration(per_lead, (), ())
     doubts = doubts.round(_DIGITS)
     order = np.argsort(doubts, kind="stable")
-    last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # the last of those with the same doubt
-    shares = _lower_bounds(np.cumsum(good[order])[last], last + 1)
+    last = np.flatnonzero(np.diff(doubts[order], append=np.inf))  # the last place of each doubt
+    share, width = np.cumsum(good[order])[last] / (last + 1), _Z_SCORE**2 / (last + 1)
+    shares = (share + width / 2 - np.sqrt(width * (share * (1 - share) + width / 4))) / (1 + width)
     shares = np.maximum.accumulate(shares[::-1])[::-1]
     steps = np.unique(np.searchsorted(last, np.linspace(0, len(good) - 1, _STEPS).round()))
     confidences = shares[steps].round(_DIGITS)
     return Calibration(per_lead, tuple(doubts[order][last[steps]].tolist()), tuple(confidences.tolist()))
-
-
-def _lower_bounds(good: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """The lower end of Wilson's interval for the share ``good`` / ``among``."""
-    share, width = good / among, _Z_SCORE**2 / among
-    bound: np.ndarray = (share + width / 2 - np.sqrt(width * (share * (1 - share) + width / 4))) / (1 + width)
-    return bound

@@ -26,20 +26,19 @@ SLOW = 1.1
 """First choices are slow if they take more than this many times as long as aten."""
 
 _WORST_COUNT = 10
-"""Number of worst choices that are listed."""
+"""Number of choices in the list of the worst."""
 
 UNTIMED = math.log(1.5)
-"""log(time / time of aten) that counts for a choice without a time, which was not timed or failed."""
+"""log(time / time of aten) assumed for a choice that was not timed or failed."""
 
 
 class Choice(NamedTuple):
-    """The first choice on one problem, with its confidence.
+    """The first choice on a problem, with its confidence.
 
     ``time``, ``expected`` and ``best`` are times over aten's: of the choice as measured and as expected, and of the
-    best config. ``failed`` says that the choice failed when it was measured; then its time follows from UNTIMED.
-    ``timed`` says that the choice has a time; if not, ``time`` is the target's estimate, or UNTIMED.
-    ``tops`` has, per number of TOPS, the time of the best of that many first configs over the best time. ``errors``
-    are log(expected time / measured time) of the first configs.
+    best config. If the choice ``failed`` when it was measured, its time follows from UNTIMED. If it was not ``timed``,
+    ``time`` is the target's estimate, or UNTIMED. ``tops`` has for each of TOPS the best time among so many first
+    configs over the best time. ``errors`` are log(expected time / measured time) of the first configs.
     """
 
     problem: Problem
@@ -56,11 +55,11 @@ class Choice(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the choice is as close to the best as the confidence is about."""
+        """Whether the choice is within GOOD of the best, which the confidence is about."""
         return self.tops[0] <= 1 + GOOD
 
     def replaced_by_aten(self) -> Choice:
-        """Aten instead, unless this is aten, maybe with padded operands."""
+        """Return aten instead, unless this is aten, perhaps with padded operands."""
         if self.config.template == ATEN.template:
             return self
         regret = 1 / self.best
@@ -69,7 +68,7 @@ class Choice(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """The choices on the problems that the model knows, worst first; ``unknown`` is the number of other problems."""
+    """The choices on the problems known to the model, worst first. ``unknown`` is the number of other problems."""
 
     choices: tuple[Choice, ...]
     unknown: int
@@ -82,12 +81,12 @@ class Validation(NamedTuple):
 
     @property
     def tops(self) -> dict[int, float]:
-        """Per number of TOPS: geometric mean of the best time among that many first configs over the best time."""
+        """For each of TOPS: geometric mean of the best time among so many first configs over the best time."""
         return {top: _mean(choice.tops[index] for choice in self.choices) for index, top in enumerate(TOPS)}
 
     @property
     def gain(self) -> float:
-        """Geometric mean of aten's times over those of the choices."""
+        """Geometric mean of aten's times over the choices' times."""
         return _mean(1 / choice.time for choice in self.choices)
 
     @property
@@ -107,24 +106,24 @@ class Validation(NamedTuple):
 
     @property
     def worst(self) -> tuple[Choice, ...]:
-        """The choices that failed, then those with the largest regret."""
+        """The failed choices, then those with the largest regret."""
         return self.choices[:_WORST_COUNT]
 
     def sure(self, confidence: float = THRESHOLD.confidence) -> Validation:
-        """The validation of those choices that have at least this confidence."""
+        """Return the validation of the choices with at least this confidence."""
         return Validation(tuple(choice for choice in self.choices if choice.confidence >= confidence), self.unknown)
 
     def answered(self, threshold: Threshold = THRESHOLD) -> Validation:
-        """The validation of those choices that reach the threshold: of what the hook uses, aten where it takes that."""
+        """Return the validation of the choices that reach the threshold, with aten where the hook takes it."""
         met = (choice for choice in self.choices if threshold.reached(choice.confidence, choice.expected))
         used = (choice if threshold.is_clear(choice.expected) else choice.replaced_by_aten() for choice in met)
         return Validation(tuple(used), self.unknown)
 
 
 def validate(model: Model, targets: Sequence[Target], *, padding: bool = False) -> Validation:
-    """The validation of the model on the problems that it knows; the others are counted.
+    """Validate the model on the problems it knows, and count the others.
 
-    With ``padding`` it chooses among configs with a ``pad`` as well, which the targets need times of.
+    With ``padding`` it chooses among configs with a ``pad`` as well, of which the targets need times.
     """
     choices = [choice for target in targets if (choice := _choice(model, target, padding=padding)) is not None]
     choices.sort(key=lambda choice: (not choice.failed, -choice.tops[0], choice.problem))
@@ -161,7 +160,7 @@ def _mean(factors: Iterable[float]) -> float:
 
 
 def as_text(name: str, validation: Validation) -> str:
-    """All figures of one group of problems, and its worst, slow and failed choices."""
+    """Return all figures of a group of problems, and its worst, slow and failed choices."""
     return as_lines(_lines(name, validation))
 
 
@@ -214,11 +213,11 @@ def _choice_text(choice: Choice) -> str:
 
 
 _PANELS = (("loss", "mean loss in training"), ("regret", "mean regret on the test problems"))
-"""Fields of Epoch, each with the label of its axis."""
+"""Fields of Epoch with the labels of their axes."""
 
 
 def save_history(histories: Mapping[str, list[Epoch]], path: Path, title: str) -> None:
-    """Draw the loss and, if there is a test, the regret by epoch. The file's suffix is the format, such as ``.png``."""
+    """Draw the loss and, if there is a test, the regret by epoch. The suffix is the format, such as ``.png``."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
 

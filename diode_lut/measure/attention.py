@@ -1,4 +1,4 @@
-"""Attention to measure: operands, masks and scores, and the check of results against float64."""
+"""Attention to measure: masks and scores, the function and its operands, and the check of results against float64."""
 
 from __future__ import annotations
 
@@ -15,56 +15,35 @@ from diode_lut.hook.problems import TORCH_DTYPES
 from diode_lut.problem import Modifications, Problem
 
 WINDOW = 1024
-"""Keys that a query of a sliding window sees, itself included."""
+"""Number of keys seen by a query of a sliding window, itself included."""
 
 _DOCUMENTS = 8
-"""Documents in a sequence, all equally long."""
+"""Number of documents in a sequence, all equally long."""
 
 _SOFT_CAP = 20.0
 
 Modification = Callable[..., Any]
 
-
 # PyTorch passes all indices to each.
-# ruff: noqa: ARG001
+# ruff: noqa: ARG005
 
+MASK_MODS: dict[str, Modification] = {
+    "full": lambda b, h, m, n: b.new_ones(size=(), dtype=torch.bool),
+    "causal": lambda b, h, m, n: m >= n,
+    "computed": lambda b, h, m, n: (m >= n) & (m - n < WINDOW),
+    "captured": lambda b, h, m, n, captured: captured[m] == captured[n],
+}
+"""The function of each mask, for as many queries as keys."""
 
-def _full(b: Any, h: Any, m: Any, n: Any) -> Any:
-    return b.new_ones(size=(), dtype=torch.bool)
-
-
-def _causal(b: Any, h: Any, m: Any, n: Any) -> Any:
-    return m >= n
-
-
-def _window(b: Any, h: Any, m: Any, n: Any) -> Any:
-    return (m >= n) & (m - n < WINDOW)
-
-
-def _document(b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
-    return captured[m] == captured[n]
-
-
-def _plain(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
-    return score
-
-
-def _capped(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
-    return torch.tanh(score / _SOFT_CAP) * _SOFT_CAP
-
-
-def _biased(score: Any, b: Any, h: Any, m: Any, n: Any, captured: Any) -> Any:
-    return score + captured[h]
-
-
-MASK_MODS: dict[str, Modification] = {"full": _full, "causal": _causal, "computed": _window, "captured": _document}
-"""The text of each of MASKS, for as many queries as keys."""
-
-SCORE_MODS: dict[str, Modification] = {"plain": _plain, "computed": _capped, "captured": _biased}
+SCORE_MODS: dict[str, Modification] = {
+    "plain": lambda score, b, h, m, n: score,
+    "computed": lambda score, b, h, m, n: torch.tanh(score / _SOFT_CAP) * _SOFT_CAP,
+    "captured": lambda score, b, h, m, n, captured: score + captured[h],
+}
 
 
 def captured_by(problem: Problem, device: str) -> dict[str, torch.Tensor]:
-    """The tensors that the mask and the modification of scores read, under ``mask`` and ``score``."""
+    """Return the tensors read by the mask and by the modification of scores, under ``mask`` and ``score``."""
     modifications, found = Modifications.of(problem.variant), {}
     if modifications.mask == "captured":
         length = max(problem.m, problem.n)
@@ -76,7 +55,7 @@ def captured_by(problem: Problem, device: str) -> dict[str, torch.Tensor]:
 
 
 def with_captured(modification: Modification, captured: torch.Tensor | None) -> Modification:
-    """The modification, which reads this tensor if there is one, as a function of the indices."""
+    """Return the modification as a function of the indices. It reads the tensor, if there is one."""
     return modification if captured is None else partial(modification, captured=captured)
 
 
@@ -84,13 +63,13 @@ _TOLERANCE = {"float16": 0.01, "bfloat16": 0.06, "tf32": 0.01, "float32": 1e-4}
 """By dtype: largest error of an element, over the largest element or 1, for normally distributed tensors."""
 
 _CHUNK = 1024
-"""Queries that the exact result is computed for at a time, which bounds the memory that takes."""
+"""Number of queries whose exact result is computed at a time, which bounds the memory."""
 
 
 class Exact(NamedTuple):
-    """The result of the queries that share one head of keys and values, and the binary logarithms of its sums.
+    """The result of the queries of a head of keys and values, and the binary logarithms of its sums, in float64.
 
-    Gradients of queries, keys and values, too, where the result's is given. Everything is float64.
+    If the result's gradient is given, there are gradients of queries, keys and values, too.
     """
 
     result: torch.Tensor
@@ -107,7 +86,7 @@ class Exact(NamedTuple):
         head: int,
         gradient: torch.Tensor | None = None,
     ) -> Exact:
-        """Return the results of one head of keys and values of a batch, computed in chunks of queries."""
+        """Compute the results of a head of keys and values of a batch, in chunks of queries."""
         of_head = slice(head * problem.g, (head + 1) * problem.g)
         queries = inputs[0][batch, of_head].double()
         key, value = (each[batch, head].double() for each in inputs[1:3])
@@ -134,7 +113,7 @@ def _scores(
     rows: range,
     head: int,
 ) -> torch.Tensor:
-    """The scores of some queries, modified and masked."""
+    """Return the scores of some queries, modified and masked."""
     modifications = Modifications.of(problem.variant)
     m = torch.tensor(rows, device=key.device)[:, None]
     n = torch.arange(problem.n, device=key.device)[None]
@@ -147,7 +126,7 @@ def _scores(
 
 
 class AttentionCheck:
-    """Compares a program's results with those of float64, for the first and the last head of keys and values."""
+    """Compares results with float64, for the first and the last head of keys and values."""
 
     def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
         names = [name for name in ("mask", "score") if getattr(Modifications.of(problem.variant), name) == "captured"]
@@ -164,63 +143,52 @@ class AttentionCheck:
                 self._expected.append((number, (batch, place), tensor))
 
     def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of one launch's results are right; one that is NaN never is."""
+        """Whether all elements of a launch's results are right. NaN never is."""
         results = launch()
-        return all(self._is_near(results[number][place], wanted) for number, place, wanted in self._expected)
-
-    def _is_near(self, result: torch.Tensor, wanted: torch.Tensor) -> bool:
-        limit = self._tolerance * max(1.0, float(wanted.abs().max()))
-        return bool((result.double() - wanted).abs().max() <= limit)
+        for number, place, wanted in self._expected:
+            limit = self._tolerance * max(1.0, float(wanted.abs().max()))
+            if not bool((results[number][place].double() - wanted).abs().max() <= limit):
+                return False
+        return True
 
 
 _NO_MASK_BLOCK = 1 << 30
-"""The block size that PyTorch gives attention without a mask."""
+"""PyTorch's block size for attention without a mask."""
 
 
 class CompiledAttention(NamedTuple):
-    """What is compiled: ``parts`` is the block mask as the operator takes it, with ``torch.Tensor`` for each tensor.
+    """Attention to compile. ``parts`` is the block mask as in the operator, with ``torch.Tensor`` for each tensor.
 
-    The operands are queries, keys and values, for a backward pass also the result, the logarithms of its sums
-    and its gradient, then what masks and scores capture, then the tensors of the block mask.
+    The operands are queries, keys and values, for a backward pass also the result, the logarithms of its sums and its
+    gradient, then the captured tensors of masks and scores, then the tensors of the block mask.
     """
 
     problem: Problem
     parts: tuple[Any, ...]
 
     def compute(self, *operands: torch.Tensor) -> Any:
-        """The result, or the gradients of queries, keys and values."""
-        modifications = Modifications.of(self.problem.variant)
+        """Return the result, or the gradients of queries, keys and values."""
+        op, modifications = self.problem.op, Modifications.of(self.problem.variant)
         mask, score = MASK_MODS[modifications.mask], SCORE_MODS[modifications.score]
-        captured = list(operands[self._inputs :])
+        backward = op == "flex_attention_backward"
+        captured = list(operands[6 if backward else 3 :])
         of_mask = (captured.pop(0),) if modifications.mask == "captured" else ()
         of_score = (captured.pop(0),) if modifications.score == "captured" else ()
-        parts = iter(captured)
-        block_mask = (*(next(parts) if part is torch.Tensor else part for part in self.parts), mask)
-        rest = (block_mask, 1 / math.sqrt(self.problem.k), _options(self.problem), of_score, of_mask)
-        if not self._is_backward:
+        tensors = iter(captured)
+        block_mask = (*(next(tensors) if part is torch.Tensor else part for part in self.parts), mask)
+        # PyTorch's default kernel options, and the op for which it would take another.
+        off = ("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX")
+        options = {**dict.fromkeys(off, False), "WRITE_DQ": True, "FORCE_USE_FLEX_ATTENTION": op != "flex_decoding"}
+        rest = (block_mask, 1 / math.sqrt(self.problem.k), options, of_score, of_mask)
+        if not backward:
             return torch.ops.higher_order.flex_attention(*operands[:3], score, *rest)[0]
         forward, joint = _graphs(score, operands[0], of_score)
         gradients = torch.ops.higher_order.flex_attention_backward(*operands[:6], None, forward, joint, *rest)
         return tuple(gradients[:3])
 
-    @property
-    def _is_backward(self) -> bool:
-        return self.problem.op == "flex_attention_backward"
-
-    @property
-    def _inputs(self) -> int:
-        return 6 if self._is_backward else 3
-
-
-def _options(problem: Problem) -> dict[str, Any]:
-    """The kernel options that PyTorch has for attention by default, and for the op where it would take another."""
-    off = ("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX")
-    forced = {"FORCE_USE_FLEX_ATTENTION": problem.op != "flex_decoding"}
-    return {**dict.fromkeys(off, False), "WRITE_DQ": True, **forced}
-
 
 def _graphs(score: Modification, query: torch.Tensor, captured: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:
-    """The modification of scores, and its gradient, as graphs; which device they are for is not in them."""
+    """Return the modification of scores and its gradient as graphs. They do not depend on the device."""
     from torch._higher_order_ops.flex_attention import create_fw_bw_graph
 
     scores = torch.empty((), dtype=query.dtype, requires_grad=True)
@@ -230,10 +198,18 @@ def _graphs(score: Modification, query: torch.Tensor, captured: tuple[torch.Tens
 
 
 def make_attention(problem: Problem, device: str) -> tuple[CompiledAttention, tuple[torch.Tensor, ...]]:
-    """The problem's function, and normally distributed operands; CollectError if they do not fit in memory."""
+    """Return the problem's function, and normally distributed operands. CollectError if they do not fit in memory."""
+    modifications = Modifications.of(problem.variant)
     try:
         captured = captured_by(problem, device)
-        block_mask = _block_mask(problem, captured, device)
+        if modifications.mask == "full":
+            ones = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
+            lengths, size = (problem.m, problem.n), _NO_MASK_BLOCK
+            zeros = torch.zeros_like(ones)[None]
+            block_mask = BlockMask.from_kv_blocks(ones, zeros, BLOCK_SIZE=size, seq_lengths=lengths)
+        else:
+            mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
+            block_mask = create_block_mask(mask, None, None, problem.m, problem.n, device=device)
         *parts, _ = block_mask.as_tuple()
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         shape = tuple(torch.Tensor if isinstance(part, torch.Tensor) else part for part in parts)
@@ -243,18 +219,8 @@ def make_attention(problem: Problem, device: str) -> tuple[CompiledAttention, tu
     return CompiledAttention(problem, shape), (*inputs, *captured.values(), *tensors)
 
 
-def _block_mask(problem: Problem, captured: dict[str, torch.Tensor], device: str) -> BlockMask:
-    modifications = Modifications.of(problem.variant)
-    if modifications.mask == "full":
-        ones = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
-        lengths, size = (problem.m, problem.n), _NO_MASK_BLOCK
-        return BlockMask.from_kv_blocks(ones, torch.zeros_like(ones)[None], BLOCK_SIZE=size, seq_lengths=lengths)
-    mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
-    return create_block_mask(mask, None, None, problem.m, problem.n, device=device)
-
-
 def _inputs(problem: Problem, captured: dict[str, torch.Tensor], device: str) -> tuple[torch.Tensor, ...]:
-    """Queries, keys and values; for a backward pass also the result, the logarithms of its sums, and its gradient."""
+    """Return queries, keys and values, and for a backward pass the result, the logarithms of its sums, its gradient."""
     shared = problem.h // problem.g
     shapes = (problem.h, problem.m, problem.k), (shared, problem.n, problem.k), (shared, problem.n, problem.v)
     dtype = TORCH_DTYPES[problem.dtype]

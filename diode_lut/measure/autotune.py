@@ -1,4 +1,4 @@
-"""One matmul under max-autotune: what Inductor's own benchmarks say about each of its choices."""
+"""Method ``autotune``: Inductor's own benchmarks of all its choices for a matmul under max-autotune."""
 
 from __future__ import annotations
 
@@ -20,29 +20,58 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Record, Timing
+from diode_lut.dataset.record import NS_PER_MS
 from diode_lut.errors import CollectError, let_pass
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.problems import aten_of, config_of, problem_of_aten
 from diode_lut.hook.versions import failure_reason
 from diode_lut.measure.gemm import make_gemm, matmul_precision
-from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.problem import Problem
 from diode_lut.settings import config
 from diode_lut.templates.config import Config
 
-_NS_PER_MS = 1e6
+LIMIT_S = 3600.0
+"""Seconds after which a problem counts as hung. An exhaustive search takes minutes."""
+
 _REPETITIONS = 6
-"""How often each choice is timed on a CPU, besides once by Inductor."""
+"""Number of timings of each choice on a CPU, after Inductor's first."""
+
 _NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
-"""Loggers that write a traceback for each choice that fails; the dataset has the reason instead."""
+"""Loggers that write a traceback for each failing choice. The dataset has the reason instead."""
+
+
+def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+    """Measure the stage, as a Measurer. Inductor chooses the configs, not the tasks. The hook is off meanwhile."""
+    for task in tasks:
+        with watch(task.problem, limit_s=LIMIT_S):
+            outcome = _measure(task.problem, device, search_space)
+            if outcome.status == "skipped" and device == "cuda":
+                torch.cuda.synchronize()  # an unusable device raises here, where the watch sees it
+        yield outcome
+
+
+def _measure(problem: Problem, device: str, search_space: str) -> Outcome:
+    try:
+        with config.patch(policy="off"), matmul_precision(problem.dtype):
+            gemm = make_gemm(problem, device)
+            rounds = autotune(gemm.function, gemm.arguments, search_space=search_space, freeze=gemm.frozen)
+    except CollectError as error:
+        return Outcome(problem, "skipped", reason=str(error))
+    for found in rounds:
+        if found.problem == problem:
+            return Outcome(problem, "measured", Record(problem, found.timings), ignored=found.ignored)
+    others = ", ".join(str(each.problem or each.name) for each in rounds)
+    reason = f"reached Inductor as {others}" if rounds else "Inductor does not autotune it as a GEMM"
+    return Outcome(problem, "skipped", reason=reason)
 
 
 class Round(NamedTuple):
-    """One round of autotuning: the matmul as it reached Inductor, and what was measured for it.
+    """A round of autotuning: the matmul in Inductor, and its timings.
 
-    ``name`` is what Inductor calls the op. ``problem`` is None if tables have no such problems. There is one timing for
-    each config, on a CPU several, in the order in which Inductor offers them. ``ignored`` counts the choices that no
-    config can express.
+    ``name`` is Inductor's name of the op. ``problem`` is None if tables have no such problems. There is a timing for
+    each config, or several on a CPU, in the order of Inductor's list. ``ignored`` counts the choices without a
+    config.
     """
 
     name: str
@@ -57,8 +86,8 @@ def autotune(
     """Compile ``function`` under max-autotune with empty caches, run it once, and return the rounds of autotuning.
 
     ``search_space`` is ``default`` or ``exhaustive``, as Inductor has them. ``freeze`` turns the parameters of a module
-    into constants: without that, Inductor has no C++ template for ``mm`` and ``addmm``. CollectError, in one line, if
-    it does not compile or run.
+    into constants: otherwise Inductor has no C++ template for ``mm`` and ``addmm``. CollectError, on a line, if it does
+    not compile or run.
     """
     observer = _Observer()
     try:
@@ -90,7 +119,9 @@ def _max_autotune(search_space: str, freeze: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.enter_context(_quiet())
+        for logger in map(logging.getLogger, _NOISY_LOGGERS):
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL)
         # fresh_cache itself leaves its directory behind after Ctrl-C.
         directory = tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True)
         stack.enter_context(fresh_cache(dir=stack.enter_context(directory), delete=False))
@@ -100,21 +131,8 @@ def _max_autotune(search_space: str, freeze: bool) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 class _Observer:
-    """Sees which choices Inductor offers, and then how long each took."""
+    """Sees the choices offered by Inductor, and then their times."""
 
     def __init__(self) -> None:
         self.rounds: list[Round] = []
@@ -131,7 +149,7 @@ class _Observer:
             yield
 
     def offer(self, choices: list[ChoiceCaller]) -> list[ChoiceCaller]:
-        """Inductor's preprocessing function: keeps the list, because ``feedback`` gets it without failed compiles."""
+        """Keep the list, as Inductor's preprocessing function, because ``feedback`` gets it without failed compiles."""
         if len(choices) == 1:  # Inductor takes a single choice without a benchmark
             self.rounds.append(_round(choices[0].name, choices, {}))
         else:
@@ -139,7 +157,7 @@ class _Observer:
         return choices
 
     def feedback(self, timings: dict[ChoiceCaller, float], name: str, *_others: Any) -> None:
-        """Inductor's feedback saver: ``timings`` are milliseconds, infinite for what failed when it ran."""
+        """Add a round, as Inductor's feedback saver. ``timings`` are milliseconds, infinite for failing choices."""
         offered = next(choices for choices in self._offered if not timings.keys().isdisjoint(choices))
         times = {choice: [ms, *self._repeated.get(choice, ())] for choice, ms in timings.items()}
         self.rounds.append(_round(name, offered, times))
@@ -152,10 +170,10 @@ class _Observer:
         *args: Any,
         **named: Any,
     ) -> dict[ChoiceCaller, float]:
-        """Time choices. On a CPU they are timed again, in rounds in which each has its turn.
+        """Time choices with Inductor's ``benchmark``, on a CPU several times, in rounds in which each has its turn.
 
-        Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer than
-        that, and so only some times of each choice.
+        Each time is the median of a tenth of a second, after a warm-up. Other processes disturb a CPU for longer, and
+        so only some times of each choice.
         """
         timings = benchmark(cls, choices, *args, **named)
         if choices[0].input_nodes[0].get_device_or_error().type == "cpu":
@@ -174,23 +192,19 @@ def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, lis
     best: dict[Config, list[Timing]] = {}
     for choice, known in zip(offered, configs, strict=True):
         if known is not None:
-            timings = _timings(choice, known, times.get(choice, [math.inf]))
-            best[known] = min(best.get(known, timings), timings, key=_median)
+            milliseconds = times.get(choice, [math.inf])
+            if all(map(math.isfinite, milliseconds)):
+                timings = [Timing.of(known, each * NS_PER_MS) for each in milliseconds]
+            else:
+                timings = [_measured_alone(choice, known)]
+            best[known] = min(
+                best.get(known, timings), timings, key=lambda some: median(each.ns or math.inf for each in some)
+            )
     return Round(name, problem, tuple(chain.from_iterable(best.values())), configs.count(None))
 
 
-def _median(timings: list[Timing]) -> float:
-    return median(timing.ns or math.inf for timing in timings)
-
-
-def _timings(choice: ChoiceCaller, config: Config, milliseconds: list[float]) -> list[Timing]:
-    if all(map(math.isfinite, milliseconds)):
-        return [Timing.of(config, each * _NS_PER_MS) for each in milliseconds]
-    return [_measured_alone(choice, config)]
-
-
 def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:
-    """Try a choice that has no time on its own: that gives its time after all, or shows why it fails."""
+    """Try a choice without a time on its own, which gives its time after all, or the reason why it fails."""
     stage = "compile"
     try:
         if hasattr(choice, "precompile"):
@@ -198,39 +212,6 @@ def _measured_alone(choice: ChoiceCaller, config: Config) -> Timing:
         stage = "launch"
         tensors = AlgorithmSelectorCache.get_inputs([choice], list(choice.input_nodes), choice.layout, None)
         milliseconds = AlgorithmSelectorCache.benchmark_choice(choice, tensors)
-        return Timing.of(config, milliseconds * _NS_PER_MS)
+        return Timing.of(config, milliseconds * NS_PER_MS)
     except Exception as error:
         return Timing(config, None, failure_reason(error, stage))
-
-
-LIMIT_S = 3600.0
-"""Seconds after which a problem counts as hung; an exhaustive search takes minutes."""
-
-
-def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
-    """A Measurer. Inductor chooses the configs, so the tasks' own are ignored; the hook is off meanwhile."""
-    for task in tasks:
-        with watch(task.problem, limit_s=LIMIT_S):
-            outcome = _measure(task.problem, device, search_space)
-            if outcome.status == "skipped" and device == "cuda":
-                torch.cuda.synchronize()  # an unusable device raises here, where the watch sees it
-        yield outcome
-
-
-def _measure(problem: Problem, device: str, search_space: str) -> Outcome:
-    try:
-        with config.patch(policy="off"), matmul_precision(problem.dtype):
-            gemm = make_gemm(problem, device)
-            rounds = autotune(gemm.function, gemm.arguments, search_space=search_space, freeze=gemm.frozen)
-    except CollectError as error:
-        return Outcome(problem, "skipped", reason=str(error))
-    found = next((each for each in rounds if each.problem == problem), None)
-    if found is None:
-        return Outcome(problem, "skipped", reason=_other_problems(rounds))
-    return Outcome(problem, "measured", Record(problem, found.timings), ignored=found.ignored)
-
-
-def _other_problems(rounds: list[Round]) -> str:
-    if not rounds:
-        return "Inductor does not autotune it as a GEMM"
-    return f"reached Inductor as {', '.join(str(each.problem or each.name) for each in rounds)}"

@@ -1,7 +1,4 @@
-"""From problems to a dataset: an executor measures, and the records are appended to the file here.
-
-The executor is this process, or the workers of a Dask cluster.
-"""
+"""From problems to a dataset: an executor, this process or a Dask cluster, measures, and records are appended here."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from diode_lut.build.measurements import doubt
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.errors import CollectError, DeviceLostError, install_command, printable
 from diode_lut.hardware import slug
-from diode_lut.measure.final import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
-from diode_lut.measure.search_space import Crash, Outcome, Shard, Task, Watch, make_shards
+from diode_lut.measure.methods import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
+from diode_lut.measure.tasks import Crash, Outcome, Shard, Task, Watch, make_shards
 from diode_lut.problem import Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
@@ -33,37 +30,34 @@ class Executor(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many shards are measured at the same time, at least 1."""
+        """Number of shards measured at the same time, at least 1."""
 
     def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
-        """The setup of every worker. CollectError if they differ, HardwareError if there is no such device."""
+        """Return the setup of all workers. CollectError if they differ, HardwareError if there is no such device."""
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
-        """The outcome of each task, until ``time.monotonic()`` passes ``deadline``."""
+        """Yield the outcome of each task, until ``time.monotonic()`` passes ``deadline``."""
 
 
 def open_executor(device: str | None, scheduler: str | None) -> AbstractContextManager[Executor]:
-    """The workers of ``scheduler`` if that is given, else workers of our own on this machine.
+    """Return the workers of ``scheduler``, if given, or else workers of our own on this machine.
 
-    ``device`` ``all`` starts one worker for each GPU. Otherwise there is one: a process of its own if it measures on a
-    GPU and ``distributed`` is installed, because only another process can be replaced; else this process. CollectError
-    if ``distributed`` is needed and not installed.
+    If ``device`` is ``all``, there is a worker for each GPU. Otherwise there is a single worker: another process, which
+    can be replaced, if it measures on a GPU and ``distributed`` is installed, or else this process. CollectError if
+    ``distributed`` is needed and not installed.
     """
-    clustered = find_spec("distributed") is not None
-    if (device == "all" or scheduler) and not clustered:
-        option = "--scheduler" if scheduler else "--device all"
-        raise CollectError(f"{option} needs Dask, which is not installed: {install_command('cluster')}")
-    if not clustered or (not scheduler and device != "all" and not _has_gpu(device)):
+    if find_spec("distributed") is None:
+        if device == "all" or scheduler:
+            option = "--scheduler" if scheduler else "--device all"
+            raise CollectError(f"{option} needs Dask, which is not installed: {install_command('cluster')}")
+        return nullcontext(InProcess())
+    import torch
+
+    if not scheduler and device != "all" and (device == "cpu" or not torch.cuda.is_available()):
         return nullcontext(InProcess())
     from diode_lut.measure import workers as cluster
 
     return cluster.connect(scheduler) if scheduler else cluster.local_cluster(device)
-
-
-def _has_gpu(device: str | None) -> bool:
-    import torch
-
-    return device != "cpu" and torch.cuda.is_available()
 
 
 class InProcess:
@@ -76,7 +70,7 @@ class InProcess:
         return find_setup(device, method, search_space)
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
-        """See Executor. DeviceLostError if a kernel leaves the device unusable; one that hangs ends the process."""
+        """See Executor. DeviceLostError if a kernel leaves the device unusable. A hanging kernel ends the process."""
         watch = Watch(_give_up)
         for shard in shards:
             if time.monotonic() >= deadline:
@@ -99,9 +93,9 @@ def _give_up(crash: Crash) -> None:
 
 
 class Pass(NamedTuple):
-    """All problems at one stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk.
+    """All problems at a stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk.
 
-    ``dataset`` is the file that is written. Its ``lost`` are the damaged places that the last reading found.
+    ``dataset`` is the written file. Its ``lost`` has the damaged places found by the last reading.
     """
 
     stage: str
@@ -122,57 +116,47 @@ def collect(
     table: Table | None = None,
     executor: Executor | None = None,
 ) -> Generator[Pass]:
-    """Measure what the dataset at ``path`` does not hold yet; each pass must be exhausted before the next.
+    """Measure problems not yet in the dataset at ``path``. Each pass must be exhausted before the next.
 
-    If ``path`` is a directory, the dataset is the file in it that is named after the hardware and the software.
-    ``device`` is ``cpu``, ``cuda`` or ``all`` (see open_executor); by default CUDA where there is any. ``method`` is
-    one of METHODS; by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers
-    measure. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a
-    ``table``, only its answers and the baseline are timed, at the last stage; problems that it misses are left out.
-    Method ``autotune`` times Inductor's other choices as well. ``executor`` is one that is open already, which stays
-    open.
+    If ``path`` is a directory, the dataset is the file in it named after the hardware and the software. ``device`` is
+    ``cpu``, ``cuda`` or ``all`` (see open_executor), by default CUDA if there is any. ``method`` is a key of METHODS,
+    by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers measure. After
+    ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a ``table``, only its
+    answers and the baseline are timed, at the last stage, without problems that it misses. Method ``autotune`` times
+    Inductor's other choices as well. ``executor`` is already open, and stays open.
 
-    HardwareError without such a device, DatasetError if the file holds timings of other hardware or other software,
+    HardwareError if there is no such device, DatasetError if the file holds timings of other hardware or software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
     unusable and no worker can be replaced.
     """
     deadline = time.monotonic() + budget_s
     with nullcontext(executor) if executor else open_executor(device, scheduler) as measuring:
         setup = measuring.find_setup(device, method, search_space)
-        if table is not None:
-            _require_fit(table, setup)
+        if table is not None and not table.hardware.same_arch(setup.header.hardware):
+            raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
         file = path / file_name(setup.header) if path.is_dir() else path
         with DatasetWriter(file, setup.header) as writer:
             dataset = read_dataset(file)
             for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
-                tasks = _tasks(stage, problems, dataset) if table is None else _answers(table, problems)
+                if table is not None:
+                    entries = ((problem, table.lookup(problem)) for problem in problems)
+                    configs = (
+                        (problem, baseline(problem.op), entry.best.config) for problem, entry in entries if entry
+                    )
+                    tasks = [Task(problem, tuple(dict.fromkeys(both))) for problem, *both in configs]
+                elif stage == "final":
+                    tasks = final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
+                else:
+                    tasks = [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
                 with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
 
 
 def file_name(header: Header) -> str:
-    """The name of the dataset in a directory; timings that one file may hold have the same name."""
+    """Return the name of the dataset in a directory. It is the same for all timings that a file may hold."""
     hardware = header.hardware
     software = (f"{name} {getattr(header, name)}" for name in SOFTWARE if getattr(header, name))
     return slug(" ".join([hardware.name, hardware.arch, str(hardware.sm_count), *software])) + ".msgpack"
-
-
-def _tasks(stage: str, problems: Sequence[Problem], dataset: Dataset) -> list[Task]:
-    if stage != "final":
-        return [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
-    return final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
-
-
-def _require_fit(table: Table, setup: Setup) -> None:
-    if not table.hardware.same_arch(setup.header.hardware):
-        raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
-
-
-def _answers(table: Table, problems: Sequence[Problem]) -> list[Task]:
-    """For each problem that the table covers, the first config of its row, and the baseline."""
-    entries = ((problem, table.lookup(problem)) for problem in problems)
-    configs = ((problem, (baseline(problem.op), entry.best.config)) for problem, entry in entries if entry)
-    return [Task(problem, tuple(dict.fromkeys(both))) for problem, both in configs]
 
 
 def _outcomes(
@@ -194,18 +178,13 @@ def _outcomes(
                 yield Outcome(outcome.problem, "skipped", reason=reason)
                 continue
             if outcome.record is not None:
-                _append(writer, outcome.record)
+                try:
+                    writer.append(outcome.record)
+                except OSError as error:
+                    reason = f"cannot be written: {error.strerror}; its records are unharmed: mend that and run again"
+                    raise CollectError(f"{writer.path}: {reason}") from error
             yield outcome
 
 
 def _records(dataset: Dataset, stage: str) -> Iterator[Record]:
     return (record for record in dataset if record.stage == stage)
-
-
-def _append(writer: DatasetWriter, record: Record) -> None:
-    try:
-        writer.append(record)
-    except OSError as error:
-        raise CollectError(
-            f"{writer.path}: cannot be written: {error.strerror}; its records are unharmed: mend that and run again"
-        ) from error

@@ -1,4 +1,4 @@
-"""A problem as tensors, and functions that multiply them."""
+"""GEMMs and grouped matmuls as functions: their tensors, epilogues, operands, and the check of results."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from diode_lut.errors import CollectError
-from diode_lut.hook.problems import TORCH_DTYPES
-from diode_lut.measure.standalone import Part, function_of, tensors_of
+from diode_lut.hook.problems import TORCH_DTYPES, operand_dtypes
 from diode_lut.problem import (
     BATCHED,
     FLOAT8,
@@ -21,15 +20,151 @@ from diode_lut.problem import (
     ITEMSIZES,
     MATMULS,
     NO_EPILOGUE,
+    NO_VARIANT,
     SCALED,
     Problem,
+    Scaling,
     contiguous_align,
     letters,
 )
+from diode_lut.templates.config import Config
+
+
+class Part(NamedTuple):
+    """A tensor of a GEMM. Only A and B have the ``letter`` of a layout; ``role`` may also be ``bias`` or ``scale``."""
+
+    role: str
+    dtype: torch.dtype
+    size: tuple[Any, ...]
+    letter: str = ""
+
+    @property
+    def stride(self) -> tuple[Any, ...]:
+        """Steps between its elements if it is packed."""
+        *batch, rows, columns = (1, *self.size) if len(self.size) == 1 else self.size
+        steps = (1, rows) if self.letter == "t" else (columns, 1)
+        return (*(rows * columns for _ in batch), *steps)[-len(self.size) :]
+
+
+MAX_BATCH = 65535
+"""The largest batch of a kernel for many problems. More batches take another launch grid."""
+
+_MAX_ELEMENTS = 2**31 - 1
+"""Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
+
+
+class Specialization(NamedTuple):
+    """The facts of a problem with packed operands known to the compiler. Problems with the same facts share kernels.
+
+    ``units`` are divisors of M, N and K known to the compiler: powers of two, up to the number of elements in 16 bytes,
+    which a thread reads at once. ``even_k`` is the block size along K if it divides K, else 0. ``one_step`` is K if a
+    block is at least as long, so that there is no loop to be pipelined, else 0.
+    """
+
+    op: str
+    dtype: str
+    layout: str
+    units: tuple[int, int, int]
+    even_k: int
+    one_step: int
+    variant: str = NO_VARIANT
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> Specialization:
+        """Return the specialization of ``config``, of a Triton template, for a problem that shares kernels."""
+        vector = 16 // ITEMSIZES[problem.dtype]
+        m, n, k = (math.gcd(size, vector) for size in (problem.m, problem.n, problem.k))
+        block_k = config.tiles.block_k
+        of_a, _ = letters(problem.layout)
+        units = (m if of_a == "t" else 1, n, k)  # a row-major A is not read along M
+        even_k, one_step = (problem.k % block_k == 0) * block_k, (problem.k <= block_k) * problem.k
+        return cls(problem.op, problem.dtype, problem.layout, units, even_k, one_step, problem.variant)
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """Divisors of B, M, N and K."""
+        m, n, k = self.units
+        return 1, m, n, max(k, self.even_k)
+
+
+def shares_kernels(problem: Problem) -> bool:
+    """Whether kernels with sizes as arguments can compute it: its operands are packed, neither many nor large."""
+    b, m, n, k = problem.sizes
+    packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
+    return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MAX_ELEMENTS
+
+
+def tensors_of(kind: Problem | Specialization, b: Any, m: Any, n: Any, k: Any) -> list[Part]:
+    """Return the tensors in the function's order: the bias of (b)addmm, A, B, then scales and bias of scaled_mm."""
+    batch = (b,) if kind.op in BATCHED else ()
+    (letter_a, letter_b), (type_a, type_b) = letters(kind.layout), operand_dtypes(kind.dtype)
+    operands = [Part("a", type_a, (*batch, m, k), letter_a), Part("b", type_b, (*batch, k, n), letter_b)]
+    if kind.op in SCALED:
+        scaling = Scaling.of(kind.variant)
+        rows, columns = (m, n) if scaling.per == "row" else (1, 1)
+        scales = [Part("scale", torch.float32, size) for size in ((rows, 1), (1, columns))]
+        return [*operands, *scales, *([Part("bias", TORCH_DTYPES[scaling.result], (n,))] if scaling.bias else [])]
+    bias = {"addmm": (n,), "baddbmm": (b, m, n)}.get(kind.op)
+    return operands if bias is None else [Part("bias", type_a, bias), *operands]
+
+
+def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
+    """Return the problem as a function of ``tensors_of``, with an optional ``out``."""
+    if problem.op in INTEGER:
+        return torch._int_mm
+    if problem.op not in SCALED:
+        return getattr(torch, problem.op)  # type: ignore[no-any-return]
+    scaling = Scaling.of(problem.variant)
+    return partial(torch._scaled_mm, out_dtype=TORCH_DTYPES[scaling.result], use_fast_accum=scaling.fast)
+
+
+def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
+    """Return random tensors as in ``tensors_of``, A and B with exactly the problem's layout and alignment.
+
+    Numbers are normally distributed, but uniformly over all 8-bit integers for int_mm, and from 0.5 to 1.5 for scales.
+    The bias of a row is as in ``nn.Linear``. CollectError if they do not fit in memory.
+    """
+    try:
+        return tuple(_tensor(problem, part, device) for part in tensors_of(problem, *problem.sizes))
+    except RuntimeError as error:
+        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+
+
+def _tensor(problem: Problem, part: Part, device: str) -> torch.Tensor:
+    """Return a tensor of random numbers. Lines of A and B have the problem's alignment, with the least padding."""
+    if part.role == "scale":
+        return torch.rand(part.size, device=device) + 0.5
+    if part.role == "bias":
+        return torch.randn(part.size, dtype=part.dtype, device=device)
+    *batch, rows, columns = part.size
+    lines, length = (rows, columns) if part.letter == "n" else (columns, rows)
+    if problem.align == contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b):
+        pitch = length
+    elif problem.align == 2:
+        pitch = length + 1
+    else:
+        unit = problem.align // ITEMSIZES[problem.dtype]
+        pitch = -(-length // unit) * unit
+    if problem.dtype == INT8:
+        stored = torch.randint(-128, 128, (*batch, lines, pitch), dtype=part.dtype, device=device)
+    else:
+        drawn = torch.bfloat16 if problem.dtype in FLOAT8 else part.dtype  # there are no random numbers in float8
+        stored = torch.randn((*batch, lines, pitch), dtype=drawn, device=device).to(part.dtype)
+    matrix = stored[..., :length]
+    return matrix if part.letter == "n" else matrix.transpose(-2, -1)
+
+
+def make_result(problem: Problem, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return memory for the result of ``make_operands`` and the problem's epilogue."""
+    roles = [part.role for part in tensors_of(problem, *problem.sizes)]
+    a = operands[roles.index("a")]
+    scaled = problem.op in INTEGER and problem.epilogue != NO_EPILOGUE
+    dtype = SCALED_TO if scaled else TORCH_DTYPES[problem.result_dtype]
+    return torch.empty((*a.shape[:-1], problem.n), dtype=dtype, device=a.device)
 
 
 class Gemm(NamedTuple):
-    """A function to compile and its arguments; ``frozen`` if it is a module whose parameters are to be constants."""
+    """A function to compile and its arguments. A ``frozen`` function is a module with constant parameters."""
 
     function: Callable[..., Any]
     arguments: tuple[torch.Tensor, ...]
@@ -37,10 +172,10 @@ class Gemm(NamedTuple):
 
 
 def make_gemm(problem: Problem, device: str) -> Gemm:
-    """The problem with random operands that have exactly its layout and alignment.
+    """Return the problem with random operands that have exactly its layout and alignment.
 
-    On a CPU, B of ``mm`` and the bias and B of ``addmm`` are frozen parameters, as in a model for inference: only then
-    does Inductor have a C++ template. Raises CollectError like make_operands, and for ops that are no GEMMs.
+    On a CPU, B of ``mm`` and the bias and B of ``addmm`` are frozen parameters, as in a model for inference: otherwise
+    Inductor has no C++ template. Raises CollectError like make_operands, and for ops that are no GEMMs.
     """
     if problem.op not in MATMULS:
         raise CollectError(f"{problem.op} needs --method sweep")
@@ -49,144 +184,6 @@ def make_gemm(problem: Problem, device: str) -> Gemm:
         *bias, a, b = operands
         return Gemm(_Linear(b, *bias).eval(), (a,), frozen=True)
     return Gemm(function_of(problem), operands, frozen=False)
-
-
-def matrices(problem: Problem, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """A and B of the tensors of ``make_operands``."""
-    roles = [part.role for part in tensors_of(problem, *problem.sizes)]
-    return operands[roles.index("a")], operands[roles.index("b")]
-
-
-def make_result(problem: Problem, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Memory for the result of the tensors of ``make_operands``, and of the problem's epilogue, if it has one."""
-    a, _ = matrices(problem, operands)
-    scaled = problem.op in INTEGER and problem.epilogue != NO_EPILOGUE
-    dtype = SCALED_TO if scaled else TORCH_DTYPES[problem.result_dtype]
-    return torch.empty((*a.shape[:-1], problem.n), dtype=dtype, device=a.device)
-
-
-def exact_result(
-    problem: Problem, operands: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor] = ()
-) -> torch.Tensor:
-    """The result in float64, given the tensors of ``make_operands`` and of ``make_tensors``."""
-    doubles = [each.double() for each in operands]
-    if problem.op in INTEGER:
-        a, b = doubles
-        return _epilogue_of(problem)(a @ b, *(each.double() for each in tensors))
-    if problem.op not in SCALED:
-        return with_epilogue(problem)(*doubles, *(each.double() for each in tensors))
-    a, b, scale_a, scale_b, *bias = doubles
-    result = (a * scale_a) @ (b * scale_b)
-    return result + bias[0] if bias else result
-
-
-class Epilogue(NamedTuple):
-    """The epilogue that stands for a class: ``function`` of the GEMM's result and of ``tensors`` more of its shape.
-
-    The best config for it is, for the other epilogues of the class, on average within 0.8 % of the best; measured on an
-    H200 with 13 epilogues behind 26 GEMMs. Errors of the result grow at most ``factor`` times.
-    """
-
-    function: Callable[..., torch.Tensor]
-    tensors: int
-    factor: float
-
-
-def _scaled_sum(c: torch.Tensor, scale: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    return c * scale + residual
-
-
-def _gelu_derivative(c: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    return torch.ops.aten.gelu_backward(c, x)  # type: ignore[no-any-return]
-
-
-EPILOGUES = {
-    "light": Epilogue(torch.relu, 0, 1.0),
-    "medium": Epilogue(_scaled_sum, 2, 8.0),
-    "heavy": Epilogue(_gelu_derivative, 1, 2.0),
-}
-"""What is measured for each class of epilogues. Integers are scaled before, and then are of type SCALED_TO."""
-
-SCALED_TO = torch.bfloat16
-
-_SCALE = 1 / 74
-"""Scales are about this: the inverse of the standard deviation of an int8, so that products of two are about 1."""
-
-
-def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
-    """The problem as a function of its operands and of ``make_tensors``."""
-    gemm = function_of(problem)
-    if problem.epilogue == NO_EPILOGUE:
-        return gemm
-    epilogue, more = _epilogue_of(problem), _count_of_tensors(problem)
-
-    def function(*tensors: torch.Tensor) -> torch.Tensor:
-        operands = len(tensors) - more
-        return epilogue(gemm(*tensors[:operands]), *tensors[operands:])
-
-    return function
-
-
-def _epilogue_of(problem: Problem) -> Callable[..., torch.Tensor]:
-    """The epilogue of a problem as a function of the result of its GEMM and of ``make_tensors``."""
-    if problem.epilogue == NO_EPILOGUE:
-        return lambda c: c
-    function = EPILOGUES[problem.epilogue].function
-    return partial(_scaled, function) if problem.op in INTEGER else function
-
-
-def _scaled(
-    function: Callable[..., torch.Tensor], c: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *more: Any
-) -> torch.Tensor:
-    """Of integers, scaled by one number a row and one a column; in float64 if that is the type of C."""
-    scaled = c * rows * columns
-    return function(scaled if c.is_floating_point() else scaled.to(SCALED_TO), *more)
-
-
-def _count_of_tensors(problem: Problem) -> int:
-    return EPILOGUES[problem.epilogue].tensors + 2 * (problem.op in INTEGER)
-
-
-def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """What the problem's epilogue reads besides the result: normally distributed tensors of its shape.
-
-    Before them, for int_mm, the scales of rows and columns.
-    """
-    if problem.epilogue == NO_EPILOGUE:
-        return ()
-    shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)
-    integers = problem.op in INTEGER
-    dtype = SCALED_TO if integers else TORCH_DTYPES[problem.dtype]
-    sizes = ((problem.m, 1), (problem.n,)) if integers else ()
-    scales = [(torch.rand(size, device=device) + 0.5) * _SCALE for size in sizes]
-    count = EPILOGUES[problem.epilogue].tensors
-    return (*scales, *(torch.randn(shape, dtype=dtype, device=device) for _ in range(count)))
-
-
-def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """The tensors of ``tensors_of`` with random numbers, A and B with exactly the problem's layout and alignment.
-
-    They are normally distributed, those of int_mm evenly over all numbers of 8 bits, scales evenly from 0.5 to 1.5. A
-    bias of a row is as ``nn.Linear`` has it. CollectError if they do not fit in memory.
-    """
-    try:
-        return tuple(_tensor(problem, part, device) for part in tensors_of(problem, *problem.sizes))
-    except RuntimeError as error:
-        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-
-
-@contextmanager
-def matmul_precision(dtype: str) -> Iterator[None]:
-    """Float32 GEMMs may use TF32 within the block if ``dtype`` is ``tf32``, and only then; none adds up in float16."""
-    matmul = torch.backends.cuda.matmul
-    before, in_float16 = torch.get_float32_matmul_precision(), matmul.allow_fp16_accumulation
-    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    matmul.allow_fp16_accumulation = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-        matmul.allow_fp16_accumulation = in_float16
 
 
 class _Linear(torch.nn.Module):
@@ -201,81 +198,198 @@ class _Linear(torch.nn.Module):
         return torch.mm(a, self.b) if self.bias is None else torch.addmm(self.bias, a, self.b)
 
 
-def _tensor(problem: Problem, part: Part, device: str) -> torch.Tensor:
-    """A tensor of random numbers. Lines of A and B have the problem's pitch; ``t`` is stored transposed."""
-    if part.role == "scale":
-        return torch.rand(part.size, device=device) + 0.5
-    if part.role == "bias":
-        return torch.randn(part.size, dtype=part.dtype, device=device)
-    *batch, rows, columns = part.size
-    lines, length = (rows, columns) if part.letter == "n" else (columns, rows)
-    shape = (*batch, lines, _pitch(problem, length))
-    if problem.dtype == INT8:
-        stored = torch.randint(-128, 128, shape, dtype=part.dtype, device=device)
-    else:
-        drawn = torch.bfloat16 if problem.dtype in FLOAT8 else part.dtype  # there are no random numbers in float8
-        stored = torch.randn(shape, dtype=drawn, device=device).to(part.dtype)
-    matrix = stored[..., :length]
-    return matrix if part.letter == "n" else matrix.transpose(-2, -1)
+class Epilogue(NamedTuple):
+    """The epilogue that stands for a class: a function of the GEMM's result and of ``tensors`` more of its shape.
+
+    Its best config is on average within 0.8 % of the best for the other epilogues of the class, measured on an H200
+    with 13 epilogues after 26 GEMMs. Errors of the result grow at most ``factor`` times.
+    """
+
+    function: Callable[..., torch.Tensor]
+    tensors: int
+    factor: float
 
 
-def _pitch(problem: Problem, length: int) -> int:
-    """Elements from one stored line to the next: those that give the problem's alignment with the least padding."""
-    if problem.align == contiguous_align(problem.dtype, problem.layout, problem.m, problem.n, problem.k, problem.b):
-        return length
-    if problem.align == 2:
-        return length + 1
-    unit = problem.align // ITEMSIZES[problem.dtype]
-    return -(-length // unit) * unit
+EPILOGUES = {
+    "light": Epilogue(torch.relu, 0, 1.0),
+    "medium": Epilogue(lambda c, scale, residual: c * scale + residual, 2, 8.0),
+    "heavy": Epilogue(lambda c, x: torch.ops.aten.gelu_backward(c, x), 1, 2.0),
+}
+"""The measured epilogue of each class. Integers are scaled before, and then have type SCALED_TO."""
+
+SCALED_TO = torch.bfloat16
+
+_SCALE = 1 / 74
+"""Scales are about the inverse of the standard deviation of an int8, so that products of two are about 1."""
 
 
-_TOLERANCE = 0.12
-"""Largest error of an element over the square root of K, for normally distributed matrices in bfloat16."""
+def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
+    """Return the problem as a function of its operands and of ``make_tensors``."""
+    gemm = function_of(problem)
+    if problem.epilogue == NO_EPILOGUE:
+        return gemm
+    epilogue = _epilogue_of(problem)
+    more = EPILOGUES[problem.epilogue].tensors + 2 * (problem.op in INTEGER)
 
-_STEP = (math.sqrt(5) - 1) / 2
-"""The fractional parts of its multiples are spread evenly, whatever their number."""
+    def function(*tensors: torch.Tensor) -> torch.Tensor:
+        operands = len(tensors) - more
+        return epilogue(gemm(*tensors[:operands]), *tensors[operands:])
+
+    return function
+
+
+def _epilogue_of(problem: Problem) -> Callable[..., torch.Tensor]:
+    """Return the epilogue of a problem as a function of the result of its GEMM and of ``make_tensors``."""
+    if problem.epilogue == NO_EPILOGUE:
+        return lambda c: c
+    function = EPILOGUES[problem.epilogue].function
+    if problem.op not in INTEGER:
+        return function
+
+    def scaled(c: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        result = c * rows * columns
+        return function(result if c.is_floating_point() else result.to(SCALED_TO), *more)
+
+    return scaled
+
+
+def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of the epilogue besides the result: the scales of rows and columns for int_mm, then others.
+
+    The others have the shape of the result and are normally distributed.
+    """
+    if problem.epilogue == NO_EPILOGUE:
+        return ()
+    shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)
+    integers = problem.op in INTEGER
+    dtype = SCALED_TO if integers else TORCH_DTYPES[problem.dtype]
+    sizes = ((problem.m, 1), (problem.n,)) if integers else ()
+    scales = [(torch.rand(size, device=device) + 0.5) * _SCALE for size in sizes]
+    count = EPILOGUES[problem.epilogue].tensors
+    return (*scales, *(torch.randn(shape, dtype=dtype, device=device) for _ in range(count)))
+
+
+def exact_result(
+    problem: Problem, operands: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor] = ()
+) -> torch.Tensor:
+    """Return the result in float64, given the tensors of ``make_operands`` and of ``make_tensors``."""
+    doubles, more = ([each.double() for each in some] for some in (operands, tensors))
+    if problem.op in INTEGER:
+        a, b = doubles
+        return _epilogue_of(problem)(a @ b, *more)
+    if problem.op not in SCALED:
+        return with_epilogue(problem)(*doubles, *more)
+    a, b, scale_a, scale_b, *bias = doubles
+    result = (a * scale_a) @ (b * scale_b)
+    return result + bias[0] if bias else result
+
+
+_TOLERANCE = {
+    "float16": 0.02,
+    "bfloat16": 0.12,
+    "tf32": 0.02,
+    "float32": 1e-4,
+    **dict.fromkeys(FLOAT8, 0.25),
+    INT8: 0.12,
+}
+"""By dtype: largest error of an element over the square root of K, for normally distributed matrices.
+
+Tensor cores add products of float8 with some 14 bits, and cut off the rest. For int8 it is the error of the scaled
+result in bfloat16. Without an epilogue there is no error.
+"""
+
+_REFERENCE = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float64,
+    torch.int32: torch.int32,
+}
+
+
+class GemmCheck:
+    """Compares each element of a kernel's result with float64.
+
+    Kernels write to ``out``, or to ``padded`` if the operands are padded.
+    """
+
+    def __init__(
+        self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
+    ) -> None:
+        self.out = self.padded = make_result(problem, operands)
+        growth = 1.0 if problem.epilogue == NO_EPILOGUE else EPILOGUES[problem.epilogue].factor
+        self._exact = not self.out.is_floating_point()
+        self._never = -(2**31) if self._exact else torch.nan
+        self._limit = growth * _TOLERANCE[problem.dtype] * math.sqrt(problem.k)
+        self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
+
+    def passes(self, launch: Callable[[], object]) -> bool:
+        """Whether a launch computes the right result. Integers must be equal. Unwritten elements never pass.
+
+        They are NaN, or the least integer, in ``out`` and ``padded``, and nearly always in new memory.
+        """
+        torch.full_like(self.out, self._never)  # the allocator hands out this memory next
+        for out in (self.out, self.padded):
+            out.fill_(self._never)
+        launched = launch()
+        result = launched if isinstance(launched, torch.Tensor) else self.out
+        if self._exact:
+            return torch.equal(result, self._reference)
+        error = result - self._reference
+        return bool(error.abs_().max() <= self._limit)
+
+
+@contextmanager
+def matmul_precision(dtype: str) -> Iterator[None]:
+    """Let float32 GEMMs use TF32 within the block if ``dtype`` is ``tf32``, and only then. None adds up in float16."""
+    matmul = torch.backends.cuda.matmul
+    before, in_float16 = torch.get_float32_matmul_precision(), matmul.allow_fp16_accumulation
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    matmul.allow_fp16_accumulation = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        matmul.allow_fp16_accumulation = in_float16
 
 
 class CompiledGroupedMm(NamedTuple):
-    """What is compiled. The operands are A, B, and the ends of the groups."""
+    """A grouped matmul to compile, as a function of A, B, and the ends of the groups."""
 
     problem: Problem
 
     def compute(self, *operands: torch.Tensor) -> torch.Tensor:
-        """The result."""
+        """Return the result."""
         a, b, ends = operands
         return torch._grouped_mm(a, b, ends)
 
 
 def make_grouped(problem: Problem, device: str) -> tuple[CompiledGroupedMm, tuple[torch.Tensor, ...]]:
-    """The problem's function, and normally distributed operands; CollectError if they do not fit in memory."""
+    """Return the problem's function, and normally distributed operands. CollectError if they do not fit in memory."""
     _, letter_b = letters(problem.layout)
     b, m, n, k = problem.sizes
-    dtype = TORCH_DTYPES[problem.dtype]
+    options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
     try:
-        a = torch.randn(m, k, dtype=dtype, device=device)
-        if letter_b == "n":
-            experts = torch.randn(b, k, n, dtype=dtype, device=device)
-        else:
-            experts = torch.randn(b, n, k, dtype=dtype, device=device).transpose(1, 2)
+        a = torch.randn(m, k, **options)
+        experts = torch.randn(b, *((k, n) if letter_b == "n" else (n, k)), **options)
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    return CompiledGroupedMm(problem), (
-        a,
-        experts,
-        torch.tensor(ends_of_groups(m, b), dtype=torch.int32, device=device),
-    )
+    ends = torch.tensor(ends_of_groups(m, b), dtype=torch.int32, device=device)
+    return CompiledGroupedMm(problem), (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
+
+
+_STEP = (math.sqrt(5) - 1) / 2
+"""The fractional parts of its multiples are spread evenly, whatever their number."""
 
 
 def ends_of_groups(rows: int, groups: int) -> list[int]:
-    """Where each group of rows ends; the groups have from half to one and a half times as many rows as on average."""
+    """Return the end of each group of rows. Groups have from 0.5 to 1.5 times the average number of rows."""
     shares = [0.5 + number * _STEP % 1 for number in range(groups)]
     scale = rows / sum(shares)
     return [round(scale * sum(shares[: number + 1])) for number in range(groups)]
 
 
 class GroupedMmCheck:
-    """Compares each element of a result with that of float64."""
+    """Compares each element of a grouped matmul's result with float64."""
 
     def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
         a, b, ends = operands
@@ -285,10 +399,10 @@ class GroupedMmCheck:
             for start, end, each in zip(starts, starts[1:], b, strict=False)
         ]
         self._expected = torch.cat(parts)
-        self._limit = _TOLERANCE * math.sqrt(problem.k)
+        self._limit = _TOLERANCE["bfloat16"] * math.sqrt(problem.k)
 
     def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of one launch's result are right; one that is NaN never is."""
+        """Whether all elements of a launch's result are right. NaN never is."""
         torch.full_like(self._expected, torch.nan, dtype=torch.bfloat16)  # the allocator hands out this memory next
         result, *_ = launch()
         return bool((result - self._expected).abs_().max() <= self._limit)

@@ -8,7 +8,7 @@ from functools import partial
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.hardware import Hardware
-from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.measure import final as setup
-from diode_lut.measure.final import METHODS
-from diode_lut.measure.search_space import Outcome, Task, Watch
+from diode_lut.measure import methods as setup
+from diode_lut.measure.methods import METHODS
+from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.problem import Problem
 
 TABLES = Path(__file__).parents[2] / "tables"

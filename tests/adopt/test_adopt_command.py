@@ -12,8 +12,8 @@ from diode_lut.contribute.adopt import FIRST_BATCH
 from diode_lut.contribute.review import review
 from diode_lut.dataset import read_dataset
 from diode_lut.hardware import detect_hardware, slug
-from diode_lut.measure import final as setup
-from diode_lut.measure.final import METHODS
+from diode_lut.measure import methods as setup
+from diode_lut.measure.methods import METHODS
 from diode_lut.table import read_table
 from diode_lut.templates.config import Config
 from tests.adopt import measurers

@@ -12,7 +12,7 @@ from typing import Any
 
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.measure.collector import collect
-from diode_lut.measure.search_space import Outcome
+from diode_lut.measure.tasks import Outcome
 from diode_lut.problem import Problem
 
 ROOT = Path(__file__).parent.parent.parent

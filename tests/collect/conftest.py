@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.measure import final as setup
+from diode_lut.measure import methods as setup
 from tests.collect.collection import Collection
 
 
@@ -15,5 +15,5 @@ def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """A collection in which every stage is measured by those in measurers.py."""
     for stage, function in {"autotune": "measure", "sweep": "sweep", "final": "final"}.items():
         monkeypatch.setitem(setup.MEASURERS, stage, f"tests.collect.measurers:{function}")
-    monkeypatch.setattr("diode_lut.measure.final.FINALISTS", "tests.collect.measurers:finalists")
+    monkeypatch.setattr("diode_lut.measure.methods.FINALISTS", "tests.collect.measurers:finalists")
     return Collection(tmp_path)

@@ -18,7 +18,7 @@ from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import workers as cluster_module
-from diode_lut.measure.final import METHODS, find_setup
+from diode_lut.measure.methods import METHODS, find_setup
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
 from tests.collect.collection import Collection

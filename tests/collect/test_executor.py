@@ -10,8 +10,8 @@ import pytest
 from diode_lut.dataset import Timing
 from diode_lut.errors import DeviceLostError, install_command
 from diode_lut.measure.collector import InProcess
-from diode_lut.measure.final import find_setup
-from diode_lut.measure.search_space import Shard, Task
+from diode_lut.measure.methods import find_setup
+from diode_lut.measure.tasks import Shard, Task
 from diode_lut.templates.config import ATEN
 from tests.collect.collection import Collection
 from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch._inductor import config as inductor_config
 
-from diode_lut.measure.final import Ahead, Prepared, take_compiled
 from diode_lut.measure.programs import Program
-from diode_lut.measure.search_space import Task
+from diode_lut.measure.stages import Ahead, Prepared, take_compiled
+from diode_lut.measure.tasks import Task
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN
 

@@ -6,8 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from diode_lut.errors import CollectError
-from diode_lut.measure.gemm import Gemm, exact_result, make_gemm, make_operands, matmul_precision
-from diode_lut.measure.standalone import function_of
+from diode_lut.measure.gemm import Gemm, exact_result, function_of, make_gemm, make_operands, matmul_precision
 from diode_lut.problem import ALIGNS, FLOAT8, GEMMS, INT8, INTEGER, SCALED, VARIANTS, Problem, contiguous_align
 from tests.strategies import kinds
 

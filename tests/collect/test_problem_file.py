@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from write_problem_sets import SETS as WRITTEN
+from write_problem_sets import as_file
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.errors import CollectError
 from diode_lut.hardware import Hardware
-from diode_lut.measure.final import SETS
-from diode_lut.measure.problems import BLOCK, problem_set, read_problems
-from diode_lut.measure.search_space import Family
+from diode_lut.measure.methods import SETS
+from diode_lut.measure.problems import BLOCK, SETS_DIRECTORY, problem_set, read_problems
+from diode_lut.measure.tasks import KernelFamily
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MASKS, Modifications, Problem
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.templates.config import ATEN
@@ -144,8 +146,14 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
     assert name in ("fp8", "int8", "attention", "grouped") or set(problems) <= set(problem_set("models"))
-    changes = sum(Family.of(one) != Family.of(other) for one, other in pairwise(problems))
+    changes = sum(KernelFamily.of(one) != KernelFamily.of(other) for one, other in pairwise(problems))
     assert name == "grouped" or changes < 3 * len(problems) / BLOCK  # its kernels are for one problem each
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_sets_of_published_models_are_written_by_their_tool(name: str) -> None:
+    """``python tools/write_problem_sets.py`` gives the shipped files."""
+    assert (SETS_DIRECTORY / f"{name}.json").read_bytes() == as_file(WRITTEN[name]())
 
 
 def test_set_in_float8_is_of_linear_layers() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.measure.search_space import MAX_SHARD_TASKS, Backlog, Family, Shard, Task, make_shards
+from diode_lut.measure.tasks import MAX_SHARD_TASKS, Backlog, KernelFamily, Shard, Task, make_shards
 from diode_lut.problem import Problem
 
 PROBLEMS = st.builds(
@@ -42,7 +42,7 @@ def test_shards_are_small_and_of_one_family(tasks: list[Task], workers: int) -> 
     """A shard has at most MAX_SHARD_TASKS problems of one family, and families follow each other, large GEMMs first."""
     shards = make_shards("sweep", tasks, workers)
     assert all(1 <= len(each.tasks) <= MAX_SHARD_TASKS for each in shards)
-    assert all({Family.of(task.problem) for task in each.tasks} == {each.family} for each in shards)
+    assert all({KernelFamily.of(task.problem) for task in each.tasks} == {each.family} for each in shards)
     families = [family for family, _ in groupby(shards, key=lambda each: each.family)]
     assert len(set(families)) == len(families)
     for family in families:

@@ -11,7 +11,7 @@ import torch
 import diode_lut
 from diode_lut.compile_check import Trial, compile_trial
 from diode_lut.measure.gemm import make_operands
-from diode_lut.measure.standalone import Kernel, lowering
+from diode_lut.measure.kernels import Kernel, lowering
 from diode_lut.problem import Problem
 from diode_lut.templates.config import Config
 from diode_lut.templates.template import Heads

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, pack, read_dataset
-from diode_lut.dataset.record import header_to_wire
+from diode_lut.dataset.read import header_bytes
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -156,7 +156,7 @@ def test_other_things_in_zstd_are_refused(tmp_path: Path, content: bytes) -> Non
 
 def test_a_file_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
     """Decompressing stops where no timings can be: half a gigabyte of zeros in some kilobytes is an error."""
-    content = msgpack.packb(header_to_wire(HEADER)) + b"\xc6\x20\0\0\0" + bytes(1 << 29)
+    content = header_bytes(HEADER) + b"\xc6\x20\0\0\0" + bytes(1 << 29)
     (tmp_path / "d").write_bytes(zstandard.compress(content))
     del content
     with pytest.raises(DatasetError, match="grows to more than 200 times its size"):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-import msgpack
 import pytest
 
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Lost, Record, Timing, pack, read_dataset
 from diode_lut.dataset.read import RECORD, Frames, frame, header_bytes, record_bytes
-from diode_lut.dataset.record import UNFRAMED, header_to_wire, record_to_wire
-from diode_lut.dataset.write import write_compact
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -49,11 +46,6 @@ def read(path: Path, data: bytes) -> tuple[list[Record], Dataset]:
 def append(path: Path, record: Record = MORE, header: Header = HEADER) -> None:
     with DatasetWriter(path, header) as writer:
         writer.append(record)
-
-
-def unframed(records: Sequence[Record]) -> bytes:
-    """A dataset as it was written before there were checksums."""
-    return b"".join(map(msgpack.packb, (header_to_wire(HEADER, UNFRAMED), *map(record_to_wire, records))))
 
 
 def test_a_flipped_bit_costs_one_record_at_most(tmp_path: Path) -> None:
@@ -189,38 +181,6 @@ def test_frames_made_to_take_time_take_none() -> None:
     assert frames.torn + sum(place.end - place.start for place in frames.lost) == len(head) * 200_000
 
 
-@pytest.mark.parametrize("data", [unframed(RECORDS), unframed(RECORDS)[:-1]], ids=["whole", "torn"])
-def test_a_flipped_bit_in_an_older_file_costs_one_record_at_most(tmp_path: Path, data: bytes) -> None:
-    """Without checksums a time may be altered; all other records are read, and nothing is cut off by going on."""
-    path, draw = tmp_path / "d", random.Random(10)
-    start = len(unframed(()))
-    for bit in draw.sample(range(8 * start, 8 * len(data)), share(500)):
-        found, dataset = read(path, flipped(data, bit))
-        others = [record for record in RECORDS if record in found]
-        assert len(others) >= len(RECORDS) - 1 - (data != unframed(RECORDS))
-        assert found == others or len(found) == len(others) + 1
-        assert dataset.lost or len(found) == len(RECORDS)
-        if dataset.lost:
-            with pytest.raises(DatasetError, match="use another file, build and pack take both"):
-                append(path)
-            assert path.read_bytes() == flipped(data, bit)
-
-
-def test_an_older_file_is_gone_on_with(tmp_path: Path) -> None:
-    """A whole file without checksums is appended to in its own form."""
-    found, dataset = read(tmp_path / "d", unframed(RECORDS))
-    assert (tuple(found), dataset.header, dataset.lost) == (RECORDS, HEADER, [])
-    append(tmp_path / "d")
-    assert (tmp_path / "d").read_bytes() == unframed((*RECORDS, MORE))
-
-
-def test_beginnings_made_to_take_time_take_none(tmp_path: Path) -> None:
-    """A file of nothing but beginnings of records is given up after a bounded amount of work."""
-    found, dataset = read(tmp_path / "d", unframed(RECORDS) + b"\x93\x98\xa2mm" * 400_000)
-    assert tuple(found) == RECORDS
-    assert dataset.lost == [(31, len(unframed(RECORDS)), (tmp_path / "d").stat().st_size)]
-
-
 def test_a_flipped_bit_in_a_compact_file_is_an_error(tmp_path: Path) -> None:
     """Whatever bit is flipped in a packed dataset, reading it gives all records, or it is an error, or all are lost."""
     path = tmp_path / "d.zst"
@@ -230,16 +190,6 @@ def test_a_flipped_bit_in_a_compact_file_is_an_error(tmp_path: Path) -> None:
         with suppress(DatasetError):
             found, dataset = read(path, flipped(data, bit))
             assert tuple(found) == (() if dataset.lost else RECORDS)
-
-
-def test_damage_to_a_compact_file_of_version_1_is_an_error(tmp_path: Path) -> None:
-    """What is cut off it, changed in it or appended to it is never silently less: its records have no checksums."""
-    write_compact(tmp_path / "d.zst", [unframed(RECORDS)])
-    whole = (tmp_path / "d.zst").read_bytes()
-    assert tuple(read(tmp_path / "d.zst", whole)[0]) == RECORDS
-    for data in (whole[:-1], whole[: len(whole) // 2], flipped(whole, 8 * len(whole) - 1), whole + whole):
-        with pytest.raises(DatasetError, match=r"d\.zst: (cut off|damaged|more follows)"):
-            read(tmp_path / "d.zst", data)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.dataset import Dataset, Record, Timing, read_dataset
-from diode_lut.dataset.dataset import JsonCursor
+from diode_lut.dataset.torch_diode import JsonCursor
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem

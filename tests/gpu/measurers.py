@@ -8,8 +8,8 @@ import torch
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.measure.gemm import make_operands
-from diode_lut.measure.search_space import Outcome, Task, Watch
-from diode_lut.measure.sweep import aten_launch
+from diode_lut.measure.stages import aten_launch
+from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.templates.config import ATEN, Config
 
 BAD = Config("triton_mm", (64, 64, 64, 8, 3, 4))

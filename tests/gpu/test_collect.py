@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.measure import final as setup
+from diode_lut.measure import methods as setup
 from diode_lut.measure.collector import collect
-from diode_lut.measure.compiled import Bench
-from diode_lut.measure.final import GemmCheck
-from diode_lut.measure.gemm import make_operands
-from diode_lut.measure.search_space import Outcome, Watch
-from diode_lut.measure.sweep import aten_launch, time_all
+from diode_lut.measure.gemm import GemmCheck, make_operands
+from diode_lut.measure.stages import aten_launch
+from diode_lut.measure.tasks import Outcome, Watch
+from diode_lut.measure.timing import Bench, time_all
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 from tests.gpu.measurers import BAD, FAULTS

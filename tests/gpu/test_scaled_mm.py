@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
 
-from diode_lut.measure.gemm import exact_result, make_operands
-from diode_lut.measure.standalone import function_of
+from diode_lut.measure.gemm import exact_result, function_of, make_operands
 from diode_lut.problem import Problem
 from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, triton
 

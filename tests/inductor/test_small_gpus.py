@@ -16,7 +16,7 @@ import diode_lut
 from diode_lut.hardware import Hardware
 from diode_lut.hook.problems import config_of
 from diode_lut.measure.gemm import make_operands
-from diode_lut.measure.standalone import Kernel, lowering
+from diode_lut.measure.kernels import Kernel, lowering
 from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem

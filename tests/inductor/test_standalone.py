@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from diode_lut.measure.gemm import make_operands, matmul_precision
-from diode_lut.measure.programs import Padding
-from diode_lut.measure.standalone import Kernel, Lowering, Specialization, lowering, shares_kernels
+from diode_lut.measure.gemm import Specialization, make_operands, matmul_precision, shares_kernels
+from diode_lut.measure.kernels import Kernel, Lowering, Padding, lowering
 from diode_lut.problem import Problem
 from diode_lut.settings import config as settings
 from diode_lut.templates.config import Config, pad_multiple

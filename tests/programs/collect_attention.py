@@ -27,8 +27,8 @@ CASES = (
 
 def main() -> dict[str, Any]:
     """For each problem, its configs with their times or the reasons of their failures."""
-    from diode_lut.measure.search_space import Crash, Task, Watch
-    from diode_lut.measure.sweep import measure
+    from diode_lut.measure.stages import sweep as measure
+    from diode_lut.measure.tasks import Crash, Task, Watch
     from diode_lut.problem import Problem
     from diode_lut.templates.config import Config
 

@@ -47,10 +47,11 @@ class Event:
 def main(directory: Path) -> dict[str, Any]:
     """For each problem and stage, its configs with their times or the reasons of their failures."""
     from diode_lut.dataset import DatasetWriter, Record, read_dataset
-    from diode_lut.measure.final import find_setup
-    from diode_lut.measure.final import measure as measure_final
-    from diode_lut.measure.search_space import Crash, Outcome, Task, Watch, finalists
-    from diode_lut.measure.sweep import measure as measure_sweep
+    from diode_lut.measure.methods import find_setup
+    from diode_lut.measure.search_space import finalists
+    from diode_lut.measure.stages import final as measure_final
+    from diode_lut.measure.stages import sweep as measure_sweep
+    from diode_lut.measure.tasks import Crash, Outcome, Task, Watch
     from diode_lut.problem import EPILOGUES, Problem
     from diode_lut.templates.config import ATEN, PADDED_OPS, Config, pad_multiple
 
@@ -107,7 +108,7 @@ def main(directory: Path) -> dict[str, Any]:
 
 def rounds_with(late: int) -> list[list[float]]:
     """Nanoseconds of one function in two rounds on a device that waits for the first ``late`` launches."""
-    from diode_lut.measure.compiled import Bench
+    from diode_lut.measure.timing import Bench
 
     Event.late = late
     return Bench().rounds([lambda: None], 2).tolist()
@@ -126,7 +127,7 @@ def timing_device() -> Iterator[None]:
         for target, value in {
             "torch.cuda.Event": Event,
             "torch.cuda._sleep": lambda _: None,
-            "diode_lut.measure.compiled._ROUNDS": 1,
+            "diode_lut.measure.timing._ROUNDS": 1,
             "torch.cuda.current_stream": lambda *_: SimpleNamespace(cuda_stream=0),
         }.items():
             stack.enter_context(mock.patch(target, value))

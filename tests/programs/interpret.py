@@ -109,9 +109,9 @@ def programs(epilogue: str, op: str) -> dict[str, Any]:
     """Of a GEMM with an epilogue, as the collector measures it: the error and the number of kernels per config."""
     import torch
 
-    from diode_lut.measure.final import generate_program
     from diode_lut.measure.gemm import make_operands, make_tensors, with_epilogue
     from diode_lut.measure.programs import Program
+    from diode_lut.measure.stages import generate_program
     from diode_lut.problem import Problem
     from diode_lut.templates.config import ATEN, Config
 

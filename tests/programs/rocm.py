@@ -24,7 +24,7 @@ import diode_lut  # noqa: E402
 from diode_lut.hardware import detect_hardware  # noqa: E402
 from diode_lut.hook.problems import config_of  # noqa: E402
 from diode_lut.measure.gemm import make_operands  # noqa: E402
-from diode_lut.measure.standalone import Kernel, lowering  # noqa: E402
+from diode_lut.measure.kernels import Kernel, lowering  # noqa: E402
 from diode_lut.problem import Problem  # noqa: E402
 from diode_lut.templates.config import Config  # noqa: E402
 from tests.fake_cuda import MI300X, Input, Lowered, compile_triton, fake_cuda, lower  # noqa: E402

@@ -34,8 +34,7 @@ def main(directory: Path) -> dict[str, Any]:
     from torch._inductor.utils import fresh_cache, run_and_get_code
 
     import diode_lut
-    from diode_lut.measure.gemm import exact_result, make_operands
-    from diode_lut.measure.standalone import function_of
+    from diode_lut.measure.gemm import exact_result, function_of, make_operands
     from diode_lut.problem import Problem
 
     torch.manual_seed(0)  # float16 rounds a result above 64 by more than is allowed, and some random operands give one

@@ -23,7 +23,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache, run_and_get_code
 
 import diode_lut
-from diode_lut.measure.compiled import Bench
+from diode_lut.measure.timing import Bench
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.templates.config import Config
 

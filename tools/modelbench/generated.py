@@ -27,7 +27,7 @@ from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from triton import Config
 
-from diode_lut.measure.compiled import Bench
+from diode_lut.measure.timing import Bench
 
 KINDS = {
     HeuristicType.POINTWISE: "pointwise",

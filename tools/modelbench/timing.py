@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import clear_caches
 
-from diode_lut.measure.compiled import Bench
+from diode_lut.measure.timing import Bench
 
 ROUNDS = 60
 CPU_ROUNDS = 3

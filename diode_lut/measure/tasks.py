@@ -1,0 +1,225 @@
+"""The work of a stage: tasks, outcomes, shards for a worker, and kernels that ruin the process."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+
+from diode_lut.dataset import Record, Timing
+from diode_lut.hook.versions import failure_reason
+from diode_lut.problem import Problem
+from diode_lut.templates.config import Config
+
+
+class Measurer(Protocol):
+    """Measures a stage."""
+
+    def __call__(self, tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:
+        """Yield an outcome for each task of a shard, in any order, as soon as it is known.
+
+        ``device`` is ``cuda`` or ``cpu``. Every kernel runs within ``watch``, because it may hang or fault. Configs in
+        a task's ``failed`` are not tried, and the caller adds them to the record. CollectError if the device cannot be
+        used at all, which ends the whole collection.
+        """
+
+
+class Task(NamedTuple):
+    """A problem to measure at a stage.
+
+    ``configs`` are the configs to try. If it is empty, the stage chooses. ``failed`` are configs not to be tried again,
+    because each killed a worker.
+    """
+
+    problem: Problem
+    configs: tuple[Config, ...] = ()
+    failed: tuple[Timing, ...] = ()
+
+    @property
+    def remaining(self) -> list[Config]:
+        """Its configs without those that failed."""
+        failed = {timing.config for timing in self.failed}
+        return [config for config in self.configs if config not in failed]
+
+
+class Outcome(NamedTuple):
+    """The result for a problem at a stage.
+
+    If it was ``measured``, there is a record. If it was ``skipped``, there is a reason. A ``present`` problem was in
+    the file before. ``ignored`` counts Inductor's candidates without a config.
+    """
+
+    problem: Problem
+    status: Literal["measured", "present", "skipped"]
+    record: Record | None = None
+    reason: str = ""
+    ignored: int = 0
+
+
+class KernelFamily(NamedTuple):
+    """The key of problems that share compiled kernels."""
+
+    op: str
+    dtype: str
+    layout: str
+    align: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> KernelFamily:
+        """Return the family of a problem."""
+        return cls(problem.op, problem.dtype, problem.layout, problem.align)
+
+
+class Shard(NamedTuple):
+    """Tasks of a stage for a worker. They are of the same family if problems share kernels at the stage."""
+
+    stage: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def family(self) -> KernelFamily | None:
+        """The family of all its problems, or None at stage ``final``, whose kernels are for a single problem."""
+        return None if self.stage == "final" else KernelFamily.of(self.tasks[0].problem)
+
+    def halves(self) -> list[Shard]:
+        """Return the shard in two, if it has two tasks."""
+        middle = len(self.tasks) // 2
+        return [Shard(self.stage, part) for part in (self.tasks[:middle], self.tasks[middle:]) if part]
+
+
+MAX_SHARD_TASKS = 100
+"""Maximum number of tasks in a shard."""
+
+SHARDS_PER_WORKER = 4
+"""Minimum number of shards for each of several workers, so all end at about the same time."""
+
+OVERHEAD_FLOPS = 5e11
+"""A GEMM of this many floating-point operations takes about twice as long to measure as the smallest GEMM."""
+
+
+def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
+    """Return the tasks in shards: the family with the longest time first, and in it the largest GEMMs first.
+
+    A worker compiles a shard's kernels in the background, and waits at its end for the last of them. So shards are as
+    large as they may be.
+    """
+
+    def duration(task: Task) -> float:
+        return 1 + task.problem.operations / OVERHEAD_FLOPS
+
+    families: defaultdict[KernelFamily | None, list[Task]] = defaultdict(list)
+    for task in sorted(tasks, key=duration, reverse=True):
+        families[Shard(stage, (task,)).family].append(task)
+    shards = SHARDS_PER_WORKER * workers if workers > 1 else 1
+    size = min(MAX_SHARD_TASKS, math.ceil(sum(map(len, families.values())) / shards))
+    return [
+        Shard(stage, tuple(family[start : start + size]))
+        for family in sorted(families.values(), key=lambda family: sum(map(duration, family)), reverse=True)
+        for start in range(0, len(family), size)
+    ]
+
+
+class Backlog:
+    """The shards without a worker."""
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self._shards = list(shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def take(self, last: KernelFamily | None, in_progress: Collection[KernelFamily | None]) -> Shard:
+        """Take the next shard for a worker whose last shard was of family ``last``.
+
+        A worker keeps its family, for which it has compiled kernels. Otherwise it takes a family not in progress on
+        another worker, so two workers do not compile the same kernels, or else the first shard.
+        """
+        shard = min(self._shards, key=lambda each: (each.family != last, each.family in in_progress))
+        self._shards.remove(shard)
+        return shard
+
+    def put_back(self, shards: Sequence[Shard]) -> None:
+        """Put unfinished shards before all others."""
+        self._shards[:0] = shards
+
+    def clear(self) -> None:
+        """Drop all shards."""
+        self._shards.clear()
+
+
+LIMIT_S = 60.0
+"""Seconds after which a watched block counts as hung, by default."""
+
+_DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
+
+
+class Crash(NamedTuple):
+    """A measurement that made a process unusable, with its reason in ``dataset.REASONS``.
+
+    ``config`` is None if it is unknown.
+    """
+
+    problem: Problem
+    config: Config | None
+    reason: str
+
+    def __str__(self) -> str:
+        what = f"{self.problem}, {self.config}" if self.config else str(self.problem)
+        return f"{what}: {'hung' if self.reason == 'timeout' else f'died ({self.reason})'}"
+
+
+class Watch:
+    """Calls ``lost``, which must not return, when a kernel hangs or leaves the device unusable.
+
+    ``lost`` is called in the measuring thread after a fault, and in a thread of its own after a hang.
+    """
+
+    def __init__(self, lost: Callable[[Crash], None]) -> None:
+        self._lost = lost
+
+    @contextmanager
+    def __call__(
+        self, problem: Problem, config: Config | None = None, stage: str = "launch", limit_s: float = LIMIT_S
+    ) -> Iterator[None]:
+        """Watch a block with the kernel of ``config``, or any kernel for the problem, until the kernel ends.
+
+        If it raises an error and the device is unusable, the process is lost for the reason ``stage``. If it takes
+        longer than ``limit_s`` seconds, the reason is ``timeout``. Other errors are raised.
+        """
+        timer = threading.Timer(limit_s, self._lost, [Crash(problem, config, "timeout")])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except RuntimeError as error:
+            if _DEVICE_ERROR.search(str(error)) and not _device_answers():
+                self._lost(Crash(problem, config, stage))
+            raise
+        finally:
+            timer.cancel()
+
+    def failure(self, problem: Problem, config: Config, is_right: Callable[[], bool]) -> str | None:
+        """Return the reason, in ``dataset.REASONS``, why a kernel does not count: it fails, or its result is wrong.
+
+        ``is_right`` launches the kernel and compares its result.
+        """
+        try:
+            with self(problem, config):
+                right = is_right()
+        except RuntimeError as error:
+            return failure_reason(error, "launch")
+        return None if right else "wrong_result"
+
+
+def _device_answers() -> bool:
+    try:
+        torch.cuda.synchronize()
+    except (AssertionError, RuntimeError):  # AssertionError: torch has no CUDA at all
+        return False
+    return True
