@@ -21,7 +21,8 @@ from diode_lut.errors import as_lines, printable
 from diode_lut.problem import Problem
 from diode_lut.table import Entry, Table
 from diode_lut.table.format import canonical_order, key_text, winner_text
-from diode_lut.table.table import Effort, ExhaustedError, Neighbours, coverage, lies_inside
+from diode_lut.table.lookup import Effort, ExhaustedError, Neighbours
+from diode_lut.table.row import coverage
 from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
@@ -30,33 +31,33 @@ if TYPE_CHECKING:
 CHANGES = ("winner", "added", "removed", "narrowed", "widened", "details")
 """The changes of a row, in the order in which reports count them.
 
-The first config is another one; the row is new or gone; it covers fewer or more problems; or only details differ:
-gains, further configs, the number of problems, the note.
+The first config differs, the row is new or gone, it covers fewer or more problems, or only details differ: gains,
+further configs, the number of problems, the note.
 """
 
 
 @dataclass(frozen=True)
 class Change:
-    """A row before and after the change; None where the row is missing."""
+    """A row before and after the change. None if the row is missing."""
 
     old: Entry | None
     new: Entry | None
 
     @cached_property
     def kind(self) -> str:
-        """One of CHANGES. A narrowed or widened row may have another winner as well."""
+        """The kind in CHANGES. A narrowed or widened row may have another winner as well."""
         if self.old is None:
             return "added"
         if self.new is None:
             return "removed"
         before, after = coverage(self.old), coverage(self.new)
         if before != after:
-            return "narrowed" if lies_inside(after, before) else "widened"
+            return "narrowed" if after.lies_inside(before) else "widened"
         return "winner" if self.new_winner else "details"
 
     @property
     def new_winner(self) -> bool:
-        """True if both tables have the row, with different first configs."""
+        """Whether both tables have the row, with different first configs."""
         return self.old is not None and self.new is not None and self.old.best.config != self.new.best.config
 
     @property
@@ -68,7 +69,7 @@ class Change:
 
 
 class HeaderChange(NamedTuple):
-    """A field of the header, such as ``provenance.torch``, before and after; None where the field is missing."""
+    """A field of the header, such as ``provenance.torch``, before and after. None if the field is missing."""
 
     field: str
     old: object
@@ -103,9 +104,8 @@ _STEPS_OF_PAIR = 8
 def compare(old: Table, new: Table) -> Diff:
     """Return the differences, which are false if both tables have the same rows in any order.
 
-    Rows are compared by the problems that they cover. Of the rows left over, a removed and an added row are one change
-    if one of them lies inside the other. If there are several such pairs, the same winner counts first, then the most
-    similar size.
+    Rows are compared by their problems. Of the rows left over, a removed and an added row are a single change if either
+    lies inside the other. Of several such pairs, the same winner counts first, then the most similar size.
     """
     changes: list[Change] = []
     removed: list[Entry] = []
@@ -135,7 +135,7 @@ def compare(old: Table, new: Table) -> Diff:
 
 
 def _by_coverage(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
-    """Group rows by the problems that they cover. A valid table has one row in each group."""
+    """Group rows by their problems. In a valid table each group has a single row."""
     groups: dict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[coverage(entry)].append(entry)
@@ -143,10 +143,10 @@ def _by_coverage(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
 
 
 def _pairs(removed: Sequence[Entry], added: Sequence[Entry]) -> tuple[list[tuple[tuple[bool, float], int, int]], bool]:
-    """Find all pairs of a removed and an added row of which one lies inside the other.
+    """Find all pairs of a removed and an added row with either inside the other.
 
-    A pair has a sort key, which is least for the most similar rows, and the numbers of both rows. The second result is
-    true if some pairs may be missing, because the effort is bounded.
+    A pair has a sort key, the least for the most similar rows, and the numbers of both rows. The second result is true
+    if pairs may be missing, because the effort is bounded.
     """
     pairs: list[tuple[tuple[bool, float], int, int]] = []
     effort = Effort()
@@ -156,7 +156,7 @@ def _pairs(removed: Sequence[Entry], added: Sequence[Entry]) -> tuple[list[tuple
         for place, row in enumerate(added):
             key = coverage(row)
             for number in neighbours.of(row, len(removed), effort):
-                if lies_inside(covered[number], key) or lies_inside(key, covered[number]):
+                if covered[number].lies_inside(key) or key.lies_inside(covered[number]):
                     effort.spend(_STEPS_OF_PAIR)
                     small, large = sorted((removed[number].volume, row.volume))
                     likeness = removed[number].best.config != row.best.config, -small / max(large, 1)
@@ -180,7 +180,7 @@ def _header_changes(old: Table, new: Table) -> tuple[HeaderChange, ...]:
 
 
 class Switch(NamedTuple):
-    """A problem that gets another config, with both times in nanoseconds; None for a config that was not measured."""
+    """A problem that gets another config, with both times in nanoseconds. None for a config without a time."""
 
     problem: Problem
     old: Config
@@ -216,7 +216,7 @@ class Effect:
 
     @property
     def mean_change(self) -> float | None:
-        """Geometric mean of new over old time, minus one, over the problems with known changes; None without any."""
+        """Geometric mean of new over old time, minus one, over the problems with known changes. None without any."""
         return math.expm1(fmean(map(math.log1p, self.changes))) if self.changes else None
 
 
@@ -248,7 +248,7 @@ MAX_MARKDOWN_ROWS = 150
 
 
 def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """Two lines for each changed row: the problems it covers, and its first config. Then the effect on time.
+    """Write two lines for each changed row, the problems and the first config, and then the effect on time.
 
     ``old`` and ``new`` are the names of the tables.
     """
@@ -269,9 +269,9 @@ def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str
 
 
 def as_json(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """All changes, with rows as in tables; changes of time are fractions, times are nanoseconds.
+    """Write all changes, with rows as in tables. Changes of time are fractions, times are nanoseconds.
 
-    ``unpaired`` says that narrowed and widened rows may be listed as removed and added.
+    If ``unpaired`` is true, narrowed and widened rows may be listed as removed and added.
     """
 
     def rounded(fraction: float | None) -> float | None:
@@ -317,7 +317,7 @@ def as_json(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str
 
 
 def as_markdown(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """The effect on time first, then the rows, folded."""
+    """Write the effect on time, then the rows, folded."""
     lines = [f"**{_plain(old)} → {_plain(new)}**", ""]
     lines.append(f"- {_summary(diff)}" if diff else "- no differences")
     lines += [
@@ -349,19 +349,19 @@ def _plain(text: str) -> str:
 
 
 def _change_key(change: Change) -> str:
-    """The problems that the row covers, after those that it covered before if they differ."""
+    """Return the problems of the row, after its problems before the change if they differ."""
     now = key_text(change.row)
     return f"{key_text(change.old)} -> {now}" if change.old and change.kind in ("narrowed", "widened") else now
 
 
 def _change_winner(change: Change) -> str:
-    """The first config of the row, after the first config before if they differ."""
+    """Return the first config of the row, after its first config before the change if they differ."""
     now = winner_text(change.row)
     return f"{winner_text(change.old)} -> {now}" if change.old and change.new_winner else now
 
 
 def _change_details(change: Change) -> list[str]:
-    """The other differences of a row whose key and winner are the same."""
+    """Return the other differences of a row with the same key and winner."""
     if change.old is None or change.new is None or change.kind != "details":
         return []
     said = []
@@ -399,6 +399,6 @@ def _effect_lines(effect: Effect) -> Iterator[str]:
 
 
 def _switch_text(switch: Switch) -> str:
-    """One problem that gets another config."""
+    """Write a problem with its old and its new config."""
     change = "unknown" if switch.change is None else f"{switch.change:+.2%}"
     return f"{change} on {switch.problem}: {switch.old} -> {switch.new}"

@@ -359,12 +359,12 @@ class Problem(NamedTuple):
         return "float32" if self.dtype == "tf32" else self.dtype
 
     @property
-    def has_aligned_result(self) -> bool:
-        """Whether all rows of a packed C are multiples of 16 bytes. If not, a GEMM may take several times as long.
+    def n_align(self) -> int:
+        """16 if every row of a packed C starts on a 16-byte boundary, else 2.
 
-        True for ops other than plain GEMMs of floating-point numbers.
+        With 2, a GEMM may take several times as long. Ops other than plain GEMMs of floating-point numbers have 16.
         """
-        return self.n % aligned_columns(self.op, self.dtype) == 0
+        return 2 if self.n % aligned_columns(self.op, self.dtype) else 16
 
     @property
     def nbytes(self) -> int:

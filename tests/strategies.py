@@ -93,8 +93,16 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     kinds = [st.none() | st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS)]
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
-    rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 4)
-    return st.builds(Entry, *kinds, *sizes, candidates, *rest)
+    rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 4, st.sampled_from([None, None, *ALIGNS]))
+    return st.builds(Entry, *kinds, *sizes, candidates, *rest).map(_with_possible_n_align)
+
+
+def _with_possible_n_align(entry: Entry) -> Entry:
+    """The row without its ``n_align``, unless some but not all N of a range of a dtype may have it."""
+    low, high = entry.n or (1, MAX_SIZE)
+    if entry.op is None or entry.dtype is None or low == high or (entry.n_align == 16 and high // 8 * 8 < low):
+        return entry._replace(n_align=None)
+    return entry
 
 
 def _attention(highest: int) -> SearchStrategy[Entry]:
@@ -103,7 +111,12 @@ def _attention(highest: int) -> SearchStrategy[Entry]:
     def of(entry: Entry, op: str, variant: str | None, sizes: tuple[Range | None, ...]) -> Entry:
         layout = None if entry.layout is None else "nt"
         return entry._replace(
-            op=op, layout=layout, epilogue=None, variant=variant, **dict(zip("hgv", sizes, strict=True))
+            op=op,
+            layout=layout,
+            epilogue=None,
+            variant=variant,
+            n_align=None,
+            **dict(zip("hgv", sizes, strict=True)),
         )
 
     variants = st.none() | st.sampled_from(VARIANTS[ATTENTION[0]][:2])

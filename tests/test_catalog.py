@@ -250,7 +250,7 @@ def test_many_bad_rows_are_summed_up(shipped: Path, table_file: Write, caplog: p
 
 def test_opening_a_bad_file_raises(table_file: Write) -> None:
     """Who asks for a table by hand gets the error."""
-    with pytest.raises(TableError, match="schema_version: expected 1 or 2, found 3"):
+    with pytest.raises(TableError, match="schema_version: expected 2, found 3"):
         open_table(table_file("mine.json", schema_version=3))
 
 

@@ -153,7 +153,7 @@ class TestCheck:
     @pytest.mark.parametrize(
         ("fields", "expected"),
         [
-            ({"schema_version": 3}, "schema_version: expected 1 or 2, found 3"),
+            ({"schema_version": 3}, "schema_version: expected 2, found 3"),
             ({"schema_version": "1"}, "schema_version"),
             ({"extra": 1}, "extra"),
             ({"hardware": {"name": "X", "arch": "sm_90"}}, "sm_count"),

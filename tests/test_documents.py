@@ -121,7 +121,7 @@ def two_tables(directory: Path) -> None:
     }
     for name, (hardware, key) in rows.items():
         entries = [{**key, "configs": [{"template": "aten"}]}]
-        table = {"schema_version": 1, "hardware": hardware._asdict(), "entries": entries}
+        table = {"schema_version": 2, "hardware": hardware._asdict(), "entries": entries}
         (directory / f"{name}.json").write_text(json.dumps(table))
     run("python -m diode_lut fmt mine.json h200.json", directory)
 

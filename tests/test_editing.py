@@ -199,6 +199,19 @@ class TestQuery:
 class TestSet:
     """``set`` and ``unset``."""
 
+    def test_a_row_for_some_values_of_n_comes_and_goes(self, table_file: Write) -> None:
+        """--n-align is part of the key, so a row for any N contradicts it, and unset needs it."""
+        path = table_file("mine.json", ROW)
+        before = path.read_bytes()
+        key = ("mm", "--n", "1k-2k", "--dtype", "bf16")
+        aligned, fields = (*key, "--n-align", 16), ("--config", "aten", "--note", "x")
+        assert call("set", path, *aligned, *fields).output == "+ mm bfloat16 n 1024-2048 n_align 16: aten\n"
+        refused = call("set", path, *key, *fields).stderr
+        assert "with the same specificity as mm bfloat16 n 1024-2048 n_align 16 (change that instead)" in refused
+        assert "no row has the key mm bfloat16 n 1024-2048 (the closest: " in call("unset", path, *key).stderr
+        assert call("unset", path, *aligned).exit_code == 0
+        assert path.read_bytes() == before
+
     def test_a_row_comes_and_goes(self, table_file: Write) -> None:
         """What is set is in the file with its note, says what answered before, and unset takes it away again."""
         wide = {**EXACT, "m": [1, 64], "configs": [ATEN]}

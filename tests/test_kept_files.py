@@ -20,7 +20,7 @@ from tests.dataset.test_stream import HEADER, RECORDS
 from tests.model.small import model
 
 TABLE = {
-    "schema_version": 1,
+    "schema_version": 2,
     "hardware": HEADER.hardware._asdict(),
     "entries": [{"op": "mm", "dtype": "float16", "layout": "nn", "configs": [{"template": "aten"}]}],
 }
@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     (here / "p.svg").write_text('<?xml version="1.0"?><svg/>')
     (here / "comparison.json").write_text('{"command": [], "seconds": {}, "gemms": []}')
     (here / "train.py").write_text("import torch\n")
-    (here / "broken.json").write_text('{"schema_version": 1, "hardware": {')
+    (here / "broken.json").write_text('{"schema_version": 2, "hardware": {')
     (here / "deep.json").write_text("[" * 100_000)
     (here / "list.json").write_text('[{"a": 1}]')
     (here / "package.json").write_text('{"name": "x", "dependencies": {}}')

@@ -61,7 +61,7 @@ HARDWARE = {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132}
 
 def table_text(*ops: str, **header: object) -> str:
     rows = [{"op": op, "configs": [{"template": "aten"}]} for op in ops]
-    return json.dumps({"schema_version": 1, "hardware": HARDWARE, **header, "entries": rows})
+    return json.dumps({"schema_version": 2, "hardware": HARDWARE, **header, "entries": rows})
 
 
 def words_of(command: str, *programs: str) -> list[str]:
@@ -202,7 +202,7 @@ def paste_losses(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureF
     path, problem = Path(f"{name}.json"), Problem.of("bmm", 8, 64, 32, b=2, dtype="float16", layout="nt")
     configs = [{"template": "decompose_k", "k_split": 2}]
     row = {"op": "bmm", "dtype": "float16", "m": [1, 8], "align": 16, "configs": configs}
-    path.write_text(json.dumps({"schema_version": 1, "hardware": HARDWARE, "entries": [row]}))
+    path.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": [row]}))
     hits = Counter({Hit(problem, "user", "0" * 64, "bmm", ("decompose_k 2",)): 1})
     device = Device(hits=hits, sources={SourceRecord("user", str(path), "0" * 64, 1): None})
     receipt = Receipt(devices={diode_lut.Hardware(**HARDWARE): device})

@@ -72,7 +72,7 @@ def document(text: str, *rows: dict[str, Any]) -> dict[str, Any]:
     """A table with the text wherever there may be one."""
     return {
         "$schema": text,
-        "schema_version": 1,
+        "schema_version": 2,
         "hardware": {"name": f"NVIDIA H200{text}", "arch": f"sm_90{text}", "sm_count": 132, "aliases": [text]},
         "provenance": {"torch": f"2.13{text}", "datasets": [text], "pruned_with": text},
         "entries": [row(note=text), *rows],

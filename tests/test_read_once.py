@@ -83,7 +83,6 @@ READING = [
     "export timings d.msgpack -o new.json",
     "import inductor-table a.json -o new.json --hardware NVIDIA_H200,sm_90,132",
     "merge a.json b.json c.json -o new.json",
-    "fmt --upgrade a.json",
     "pack d.msgpack -o new.msgpack.zst",
     "query a.json hardware",
     "receipt r.json",

@@ -98,7 +98,6 @@ FOR_ALL_FAMILIES = {"__init__", "architecture", "config", "template"}
 FAMILIES = {path.stem for path in (PACKAGE / "templates").glob("*.py")} - FOR_ALL_FAMILIES
 NAMING_TEMPLATES = {
     "diode_lut/hook/versions.py": "what Inductor calls each template, for all modules",
-    "diode_lut/table/row.py": "the templates of version 1 of the table format, which is frozen",
     "diode_lut/model/features.py": "names of features, which weights files have",
 }
 """The modules outside of ``templates`` in which a template's name stands, and why."""

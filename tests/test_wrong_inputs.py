@@ -242,7 +242,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     synthetic.write(here / "d.msgpack", 3)
     assert call("build", here / "d.msgpack", "-o", here / "mine.json").exit_code == 0
     row = '"m": [1, 512], "configs": [{"template": "aten"}]'
-    head = '{"schema_version": 1, "hardware": {"name": "NVIDIA A100", "arch": "sm_80", "sm_count": 108}, "entries": '
+    head = '{"schema_version": 2, "hardware": {"name": "NVIDIA A100", "arch": "sm_80", "sm_count": 108}, "entries": '
     (here / "other.json").write_text(f"{head}[{{{row}}}]}}")
     (here / "inverted.json").write_text(f"{head}[{{{row.replace('[1, 512]', '[512, 1]')}}}]}}")
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")

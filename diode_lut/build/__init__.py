@@ -15,11 +15,12 @@ from diode_lut.build.rows import WIDE, BuiltRow, Costs, RowGroup, few_rows, wide
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
-from diode_lut.problem import ATTENTION, MAX_SIZE, NO_EPILOGUE, OF_BYTES, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.problem import ATTENTION, GEMMS, MAX_SIZE, NO_EPILOGUE, OF_BYTES, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.process import __version__
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.format import MAX_GAIN_PERMILLE
-from diode_lut.table.table import Neighbours, coverage
+from diode_lut.table.lookup import Neighbours
+from diode_lut.table.row import coverage, is_point
 from diode_lut.templates.config import BASELINES, Config, baseline
 
 EPSILON = 0.02
@@ -293,9 +294,9 @@ def _entries(
     sizes = [problem.sizes for problem in problems]
     # A GEMM's row holds for any epilogue unless an epilogue of the same kind was measured.
     fused = {problem.alone.kind for problem in problems if problem.epilogue != NO_EPILOGUE}
-    numbers_of: dict[tuple[tuple[object, ...], bool], list[int]] = defaultdict(list)
+    numbers_of: dict[tuple[tuple[object, ...], int], list[int]] = defaultdict(list)
     for number, problem in enumerate(problems):
-        numbers_of[problem.kind, problem.has_aligned_result].append(number)
+        numbers_of[problem.kind, problem.n_align].append(number)
     narrow, wide = [], []
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
@@ -358,6 +359,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
         h=h,
         g=g,
         v=v,
+        n_align=problem.n_align if problem.op in GEMMS and n is not None and not is_point(n) else None,
     )
 
 

@@ -62,17 +62,16 @@ def tables_command() -> None:
 @click.command("fmt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
-@click.option("--upgrade", is_flag=True, help="Write version 2 of the format; by default files keep their version.")
-def fmt_command(files: tuple[Typed, ...], check: bool, upgrade: bool) -> int:
+def fmt_command(files: tuple[Typed, ...], check: bool) -> int:
     """Put tables in canonical form, after jq or an editor.
 
     The meaning of a table does not change. The names of changed files are printed. A file with an invalid row is an
     error and is not changed.
     """
-    return max(_format(file, check, upgrade) for file in files)
+    return max(_format(file, check) for file in files)
 
 
-def _format(file: Typed, check: bool, upgrade: bool) -> int:
+def _format(file: Typed, check: bool) -> int:
     """Format a file, and return its exit code: an error does not keep other files from being formatted."""
     from diode_lut.table import to_bytes
 
@@ -81,10 +80,9 @@ def _format(file: Typed, check: bool, upgrade: bool) -> int:
     try:
         with nullcontext() if target is None else changing(target) as save:
             table = read_whole_table(file)
-            wanted = table.upgraded() if upgrade else table
-            changes = wanted.canonical_digest() != table.digest
+            changes = table.canonical_digest() != table.digest
             if save is not None and (changes or printed):
-                save(to_bytes(wanted))
+                save(to_bytes(table))
     except (TableError, OSError) as error:
         return say_error(error)
     if changes and not printed:
@@ -192,6 +190,12 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--h", **sizes, help="Query heads of attention, as for --m."),
         click.option("--g", **sizes, help="Query heads of attention that share keys and values, as for --m."),
         click.option("--v", **sizes, help="Head dimension of attention's values, as for --m."),
+        click.option(
+            "--n-align",
+            type=click.Choice((*ALIGNS, ANY)),
+            help="Of a range of N, 16 for values with which every row of a packed result starts on a 16-byte boundary, "
+            "2 for all others.  [default: any]",
+        ),
         click.option("--dtype", type=DTYPE, help="Type of the inputs.  [default: any]"),
         click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
@@ -274,7 +278,7 @@ def _key(op: str, align: int | str | None, **fields: Any) -> dict[str, Any]:
 
 def _entry(row: dict[str, Any]) -> Entry:
     from diode_lut.table.faults import Fault, dotted
-    from diode_lut.table.format import decode_entry
+    from diode_lut.table.read import decode_entry
 
     try:
         return decode_entry(row)

@@ -214,7 +214,6 @@ def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequ
         "key": key_text(entry),
         "kinds": [number for number, kind in enumerate(kinds) if kind_of(entry).covers(kind)],
         **{field: getattr(entry, field) for field in KEY_FIELDS},
-        "aligned_results": entry.aligned_results,
         "configs": [{"config": str(each.config), "gain": _gain(each)} for each in entry.candidates],
         "template": entry.best.config.template,
         "measured": entry.problems,

@@ -1,4 +1,4 @@
-"""Tables: which kernel to use for which GEMM, in a form that people can read, edit and review."""
+"""Tables: kernels for GEMMs, in a form for people to read, edit and review."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing single rows of a table, so that the table stays as good as it was."""
+"""Changes of tables: rows are set and removed, and the changes of two sides are merged, without contradictions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from diode_lut.errors import TableError, printable
-from diode_lut.hardware import Hardware
 from diode_lut.table.faults import dotted
-from diode_lut.table.format import canonical_order, key_text, winner_text
-from diode_lut.table.lint import CONFLICT, unreachable, useless
-from diode_lut.table.row import Entry
-from diode_lut.table.table import Effort, Neighbours, Provenance, Table, coverage, overlaps, shared_problem
+from diode_lut.table.format import canonical_order, key_text, specificity, winner_text
+from diode_lut.table.lint import CONFLICT, useless
+from diode_lut.table.lookup import Effort, Neighbours, overlaps, shared_problem, unreachable
+from diode_lut.table.row import Entry, coverage
+from diode_lut.table.table import Provenance, Table
 
 
 class Edit(NamedTuple):
-    """A changed table: the row that is ``gone``, the one that is ``new``, and others about the same problems.
+    """A changed table, the old and the new row, and rows for some of the same problems.
 
-    Of these, the ``narrower`` ones go on answering some of the new row's problems, the ``wider`` ones no longer do.
-    ``undecided`` counts the new row and wider ones that may have nothing left to answer: to find out takes too long.
+    ``narrower`` rows go on answering some of the new row's problems, ``wider`` rows no longer do. ``undecided`` counts
+    the new row and wider rows for which it takes too long to find out if they still answer anything.
     """
 
     table: Table
@@ -31,14 +31,11 @@ class Edit(NamedTuple):
 
 
 def set_row(table: Table, entry: Entry) -> Edit:
-    """The table with ``entry`` in place of the row with the same key, if there is one.
+    """Return the table with ``entry``, in place of the row with the same key if there is one.
 
-    TableError if the row could never answer with one of its configs, contradicts another row, or leaves another one
-    nothing to answer: the table would no longer pass ``check``.
+    TableError if the table would no longer pass ``check``: the row could never answer with one of its configs,
+    contradicts another row, or leaves another row nothing to answer.
     """
-    if entry.least_version > table.version:
-        reason = f"version {table.version} of the format cannot hold this row (fmt --upgrade writes a newer one)"
-        raise TableError(reason, path=table.path)
     for fault in useless(entry, table.hardware.arch):
         raise TableError(fault.reason, path=table.path, where=dotted(fault.path))
     gone = _same_key(table, entry)
@@ -51,27 +48,33 @@ def set_row(table: Table, entry: Entry) -> Edit:
             raise TableError(reason, path=table.path)
     narrower = tuple(row for row in near if row.volume < entry.volume)
     wider = tuple(row for row in near if row.volume > entry.volume)
+
     effort = Effort()
-    for reason in _left_without_problems(others, wider, entry, effort):
+    rows = {number: row for number, row in enumerate((*others, entry)) if row.volume > 0}
+    new, ids = len(others), {id(row) for row in wider}
+    useless_now = set(unreachable(rows, effort, [new, *(number for number, row in rows.items() if id(row) in ids)]))
+    if new in useless_now:
+        raise TableError("it would never be used: more specific rows cover all of its problems", path=table.path)
+    del rows[new]
+    for number in useless_now.difference(unreachable(rows, effort, useless_now)).difference(effort.undecided):
+        reason = f"it would leave nothing to answer to {key_text(rows[number])} (unset that first)"
         raise TableError(reason, path=table.path)
     return Edit(_with_entries(table, [*others, entry]), gone, entry, narrower, wider, len(effort.undecided))
 
 
 def unset_row(table: Table, key: Entry) -> Edit:
-    """The table without the row that has the same key; TableError if there is none."""
+    """Return the table without the row with the same key. TableError if there is none."""
     gone = _same_key(table, key)
     if gone is None:
         near = _near(table.entries, key)
         closest = f"the closest: {key_text(near[0])}" if near else "nor covers any of it"
         raise TableError(f"no row has the key {key_text(key)} ({closest})", path=table.path)
-    others = [row for row in table.entries if row is not gone]
-    return Edit(_with_entries(table, others), gone, None)
+    return Edit(_with_entries(table, [row for row in table.entries if row is not gone]), gone, None)
 
 
 def _near(rows: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """The rows that cover some of the same problems, the most specific first."""
-    sharing = [rows[number] for number in Neighbours(rows).of(entry, len(rows))]
-    return sorted(sharing, key=lambda row: (row.volume, canonical_order(row)))
+    """Return the rows for some of the same problems, the most specific first."""
+    return sorted((rows[number] for number in Neighbours(rows).of(entry, len(rows))), key=specificity)
 
 
 def _same_key(table: Table, entry: Entry) -> Entry | None:
@@ -79,23 +82,8 @@ def _same_key(table: Table, entry: Entry) -> Entry | None:
     return next((row for row in table.entries if coverage(row) == wanted), None)
 
 
-def _left_without_problems(
-    others: Sequence[Entry], wider: Sequence[Entry], entry: Entry, effort: Effort
-) -> Iterator[str]:
-    """What to say if ``entry`` or, because of it, one of the ``wider`` rows has nothing to answer."""
-    rows = {number: row for number, row in enumerate((*others, entry)) if row.volume > 0}
-    new, near = len(others), {id(row) for row in wider}
-    after = set(unreachable(rows, effort, [new, *(number for number, row in rows.items() if id(row) in near)]))
-    del rows[new]
-    if new in after:
-        yield "it would never be used: more specific rows cover all of its problems"
-    after.discard(new)
-    for number in after.difference(unreachable(rows, effort, after)).difference(effort.undecided):
-        yield f"it would leave nothing to answer to {key_text(rows[number])} (unset that first)"
-
-
 def _with_entries(table: Table, entries: list[Entry]) -> Table:
-    return Table(table.hardware, entries, table.provenance, version=table.version, schema=table.schema, path=table.path)
+    return Table(table.hardware, entries, table.provenance, schema=table.schema, path=table.path)
 
 
 BEST = "best"
@@ -106,7 +94,7 @@ SAME_GAIN = 0.02
 
 
 class MergedTable(NamedTuple):
-    """One of the two tables, and its name, ``ours`` or ``theirs``.
+    """A table to merge, and its name, ``ours`` or ``theirs``.
 
     ``prefer`` decides conflicts: the name of a side, BEST, or nothing, which leaves them to a person.
     """
@@ -117,7 +105,7 @@ class MergedTable(NamedTuple):
 
     @property
     def software(self) -> tuple[tuple[int, ...], ...]:
-        """The versions of torch and Triton that the table was measured with, which compare as versions do."""
+        """The versions of torch and Triton of the measurements, which compare as versions do."""
         return tuple(_version(str(self.table.provenance.get(name, ""))) for name in ("torch", "triton"))
 
 
@@ -128,13 +116,13 @@ class Claim(NamedTuple):
     entry: Entry
 
     def in_conflict(self, facts: str) -> Claim:
-        """The claim with a note about the conflict, which a person has to decide."""
+        """Return the claim with a note about the conflict, for a person to decide."""
         notes = "; ".join(filter(None, (self.entry.note, f"{CONFLICT}{facts}")))
         return self._replace(entry=self.entry._replace(note=notes))
 
 
 class Remark(NamedTuple):
-    """A row or a header field that was not just taken from one side."""
+    """A row or a header field in which the sides differ."""
 
     about: str
     text: str
@@ -152,26 +140,31 @@ class Merged(NamedTuple):
 
     @property
     def conflicts(self) -> tuple[Remark, ...]:
-        """The remarks about rows that a person has to decide. The notes of these rows say so as well."""
+        """The remarks about rows for a person to decide. The notes of these rows say so as well."""
         return tuple(remark for remark in self.remarks if remark.conflict)
 
 
 def merge(base: Table | None, ours: Table, theirs: Table, prefer: str = "") -> Merged:
-    """Return the table with both sides' changes to ``base``; without a base, with the rows of both sides.
+    """Return the table with both sides' changes to ``base``. Without a base, it has the rows of both sides.
 
     ``prefer`` names the row that stays in a conflict: ``ours``, ``theirs``, or ``best``, the row with the larger gain.
-    No two rows of the result contradict each other. Raises TableError if the sides are for different devices.
+    Raises TableError if the sides are for different devices.
     """
-    version = max(ours.version, theirs.version)
-    if ours.version != theirs.version:
-        base, ours, theirs = base and base.upgraded(), ours.upgraded(), theirs.upgraded()
+    our, their = ours.hardware, theirs.hardware
+    if not our.same_device(their):
+        raise TableError(f"is for {their}, but the other table is for {our}", path=theirs.path, where="hardware")
+    before = base.hardware if base is not None and base.hardware.same_device(our) else None
+    aliases = tuple(dict.fromkeys((*our.aliases, *their.aliases)))
+    hardware = our._replace(
+        name=_changed(before and before.name, our.name, their.name, our.name),
+        aliases=_changed(before and before.aliases, our.aliases, their.aliases, aliases),
+    )
     one, other = MergedTable("ours", ours, prefer), MergedTable("theirs", theirs, prefer)
-    hardware = _merged_hardware(base, ours, theirs)
     provenance, of_header = _merged_provenance(base, one, other)
     claims, of_rows = _merged_rows(base, one, other)
     claims, of_contradictions = _without_contradictions(claims)
     schema = theirs.schema if base is not None and ours.schema == base.schema else ours.schema
-    table = Table(hardware, (claim.entry for claim in claims), provenance, version=version, schema=schema)
+    table = Table(hardware, (claim.entry for claim in claims), provenance, schema=schema)
     return Merged(table, (*of_header, *of_rows, *of_contradictions))
 
 
@@ -179,29 +172,16 @@ _Value = TypeVar("_Value")
 
 
 def _changed(before: _Value | None, our: _Value, their: _Value, both: _Value) -> _Value:
-    """The value of the side that changed it, or ``both`` if both sides did."""
+    """Return the value of the side with a change, or ``both`` if both changed it."""
     if their in (our, before):
         return our
     return their if our == before else both
 
 
-def _merged_hardware(base: Table | None, ours: Table, theirs: Table) -> Hardware:
-    """The hardware, with the aliases of both sides."""
-    our, their = ours.hardware, theirs.hardware
-    if not our.same_device(their):
-        raise TableError(f"is for {their}, but the other table is for {our}", path=theirs.path, where="hardware")
-    before = base.hardware if base is not None and base.hardware.same_device(our) else None
-    aliases = tuple(dict.fromkeys((*our.aliases, *their.aliases)))
-    return our._replace(
-        name=_changed(before and before.name, our.name, their.name, our.name),
-        aliases=_changed(before and before.aliases, our.aliases, their.aliases, aliases),
-    )
-
-
 def _merged_provenance(base: Table | None, ours: MergedTable, theirs: MergedTable) -> tuple[Provenance, list[Remark]]:
-    """The fields of both sides: all datasets, and the newer of two versions or dates.
+    """Return the fields of both sides: all datasets, and the newer of two versions or dates.
 
-    There is a remark for each field, except lists, that both sides changed in different ways.
+    Each field that both sides changed in different ways has a remark, except lists.
     """
     before = base.provenance if base is not None else {}
     merged: dict[str, str | list[str]] = {}
@@ -225,14 +205,22 @@ def _merged_provenance(base: Table | None, ours: MergedTable, theirs: MergedTabl
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The numbers of a version or an ISO date, up to a plus sign."""
+    """Return the numbers of a version or an ISO date, up to a plus sign."""
     return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])))
 
 
 def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> tuple[list[Claim], list[Remark]]:
-    """The rows that stay, and remarks."""
-    before = {} if base is None else _by_coverage(base)
-    our_rows, their_rows = _by_coverage(ours.table), _by_coverage(theirs.table)
+    """Return the rows that stay, and remarks. Rows are compared by their problems."""
+
+    def by_coverage(table: Table) -> dict[object, Entry]:
+        """Of rows for the same problems, as in no valid table, the first in canonical order counts."""
+        rows: dict[object, Entry] = {}
+        for entry in sorted(table.entries, key=canonical_order):
+            rows.setdefault(coverage(entry), entry)
+        return rows
+
+    before = {} if base is None else by_coverage(base)
+    our_rows, their_rows = by_coverage(ours.table), by_coverage(theirs.table)
     claims, remarks = [], []
     for side, rows in ((ours, our_rows), (theirs, their_rows)):
         for entry in side.table.entries:
@@ -259,19 +247,8 @@ def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> 
     return claims, remarks
 
 
-def _by_coverage(table: Table) -> dict[object, Entry]:
-    """The rows by the problems that they cover.
-
-    Where several rows cover the same problems, as in no valid table, the first in canonical order counts.
-    """
-    rows: dict[object, Entry] = {}
-    for entry in sorted(table.entries, key=canonical_order):
-        rows.setdefault(coverage(entry), entry)
-    return rows
-
-
 def _one_sided(before: Entry | None, claim: Claim) -> tuple[Claim | None, Remark | None]:
-    """The result for a row that only one side has: it is new, or the other side removed it."""
+    """Decide whether a row of a single side stays. It is new, or the other side removed it."""
     side, entry = claim
     if before is None:
         return claim, None
@@ -285,7 +262,7 @@ def _one_sided(before: Entry | None, claim: Claim) -> tuple[Claim | None, Remark
 
 
 class _Judgement(NamedTuple):
-    """The row that stays, the other row, and the reason, which is empty for a conflict."""
+    """The winner stays. The reason is empty for a conflict."""
 
     winner: Claim
     loser: Claim
@@ -293,9 +270,9 @@ class _Judgement(NamedTuple):
 
 
 def _judge(ours: Claim, theirs: Claim) -> _Judgement:
-    """Decide which row stays; without evidence it is ours, as a conflict.
+    """Decide which row stays. Without evidence it is ours, as a conflict.
 
-    A row with a note, which a person wrote, beats one without. Next count the gain over aten, if it differs by more
+    A row with a note, which a person wrote, beats a row without. Next count the gain over aten, if it differs by more
     than noise, the number of measured problems, and newer software. Rows with the same first config are no conflict.
     """
     one, other = ours.entry, theirs.entry
@@ -306,10 +283,9 @@ def _judge(ours: Claim, theirs: Claim) -> _Judgement:
             return _Judgement(ours, theirs, same)
     else:
         for ours_has, theirs_has, reason in _evidence(ours, theirs):
-            if ours_has > theirs_has:
-                return _Judgement(ours, theirs, reason)
-            if ours_has < theirs_has:
-                return _Judgement(theirs, ours, reason)
+            if ours_has != theirs_has:
+                winner, loser = (ours, theirs) if ours_has > theirs_has else (theirs, ours)
+                return _Judgement(winner, loser, reason)
         if same:
             return _Judgement(ours, theirs, same)
     for claim, loser, better in ((ours, theirs, gains[0] > gains[1]), (theirs, ours, gains[0] < gains[1])):
@@ -321,7 +297,7 @@ def _judge(ours: Claim, theirs: Claim) -> _Judgement:
 
 
 def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
-    """The evidence of both sides, the strongest first, and the reason to give for the side with more."""
+    """Return the evidence of both sides, the strongest first, and the reason to give for the side with more."""
     yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
     gain, other_gain = (claim.entry.best.gain_permille for claim in (ours, theirs))
     if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + SAME_GAIN):
@@ -331,7 +307,7 @@ def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
 
 
 def _resolve(verdict: _Judgement) -> tuple[Claim, Remark]:
-    """The row that stays, with a note if it is in conflict, and a remark."""
+    """Return the winner, with a note if it is in conflict, and a remark."""
     winner, loser, reason = verdict
     key = key_text(winner.entry)
     facts = f"{winner.side.name} {winner_text(winner.entry)}, {loser.side.name} {winner_text(loser.entry)}"
@@ -344,10 +320,10 @@ def _resolve(verdict: _Judgement) -> tuple[Claim, Remark]:
 
 
 def _without_contradictions(claims: Sequence[Claim]) -> tuple[list[Claim], list[Remark]]:
-    """Rows of which no two contradict each other, and remarks about those that were removed.
+    """Return rows without contradictions, and remarks about those removed.
 
-    Of two that contradict each other, the row with the better evidence stays. The work is bounded: a remark, which is a
-    conflict, has the number of rows whose contradictions were not looked for.
+    Of two rows in contradiction, the row with the better evidence stays. The work is bounded. A remark about a conflict
+    has the number of rows for which it did not suffice.
     """
     remaining = dict(enumerate(claims))
     remarks: list[Remark] = []

@@ -1,71 +1,260 @@
-"""The canonical form of a table's JSON: the order of rows and fields, and how each is written."""
+"""The format of tables: the types of a file and of its rows, and the canonical form.
+
+The types are the only description of the format. The reader decodes with them, and ``tools/write_schema.py`` writes the
+JSON Schema from them, titles and descriptions included.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple, Union
+from typing import Annotated, Any, Literal, Union
 
-import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, defstruct, field
+from msgspec import Meta, defstruct
 
 from diode_lut.errors import printable_json
 from diode_lut.hardware import Hardware
 from diode_lut.problem import (
     ALIGNS,
-    ATTENTION_ONLY,
-    DOMAINS,
     DTYPES,
     EPILOGUES,
     LAYOUTS,
-    MATMUL_SIZES,
-    MATMULS,
     MAX_SIZE,
     NAMED_VARIANTS,
-    OP_SIZES,
     OPS,
     SIZE_FIELDS,
-    Domain,
 )
-from diode_lut.table.faults import Fault, first_broken_rule, shown
-from diode_lut.table.row import (
-    DTYPES_OF_VERSION_1,
-    KEY_FIELDS,
-    OPS_OF_VERSION_1,
-    TEMPLATES_OF_VERSION_1,
-    Candidate,
-    Entry,
-    Range,
-)
-from diode_lut.templates.config import TEMPLATES, Config
+from diode_lut.table.row import KEY_FIELDS, Candidate, Entry, Range
+from diode_lut.templates.config import TEMPLATES
 from diode_lut.templates.template import Parameter, Template
 
-_NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS)}
-"""Fields whose values do not say what they are."""
+SCHEMA_VERSION = 2
+"""The version of the table format."""
+
+SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"
+"""The ``$schema`` of a table in this repository. With it, editors check the file while it is typed."""
+
+SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"
+"""The ``$schema`` of a table elsewhere. Editors can be told where the schema with this name is."""
+
+MAX_ENTRIES = 200_000
+MAX_CONFIGS = 4096
+"""Maximum number of configs of a row. No search tries as many on a problem."""
+MAX_GAIN_PERMILLE = 2**31 - 1
+
+
+def described(kind: Any, title: str, description: str, **limits: Any) -> Any:
+    """Return the type with limits, and with texts for editors to show."""
+    return Annotated[kind, Meta(title=title, description=description, **limits)]
+
+
+def _object(name: str, about: str, fields: Mapping[str, Any], required: Iterable[str] = (), **options: Any) -> Any:
+    """Return the type of an object without other fields. Fields that are left out are None, or as ``left_out`` says."""
+    left_out = options.pop("left_out", {})
+    typed = [(each, kind) if each in {*required} else (each, kind, left_out.get(each)) for each, kind in fields.items()]
+    options |= {"kw_only": True, "frozen": True, "gc": False, "forbid_unknown_fields": True}
+    return defstruct(name, typed, namespace={"__doc__": about}, **options)
+
+
+SIZE = described(int, "Size", "A size in elements; kernels index with 32 bits.", ge=1, le=MAX_SIZE)
+RANGE = described(
+    tuple[SIZE, SIZE],  # type: ignore[valid-type]
+    "Range",
+    "[lowest, highest], both included, and the lowest not above the highest. [1024, 1024] is just 1024.",
+)
+GAIN = described(
+    int,
+    "Gain",
+    "1000 times the time of aten, divided by the time of this config: 1063 is 6.3 % faster than aten. Of attention, "
+    "the time of default counts instead. Left out if it was not measured. With an epilogue, the time of aten includes "
+    "that of a separate kernel for the pointwise work.",
+    ge=0,
+    le=MAX_GAIN_PERMILLE,
+)
+_NAME = Annotated[str, Meta(min_length=1)]
+
+HARDWARE = _object(
+    "Hardware",
+    "What the table was measured on.",
+    {
+        "name": described(_NAME, "Name", "The marketing name as the driver gives it: NVIDIA H200."),
+        "arch": described(_NAME, "Architecture", "The instruction set: sm_90, gfx942, cpu-avx512."),
+        "sm_count": described(
+            int, "SM count", "Multiprocessors; on a CPU, threads that torch uses.", ge=1, le=MAX_SIZE
+        ),
+        "aliases": described(list[str], "Aliases", "Other names of the same hardware."),
+    },
+    required=("name", "arch", "sm_count"),
+)
+
+PROVENANCE = _object(
+    "Provenance",
+    "Where the table comes from. It does not change what the table answers.",
+    {
+        "torch": described(str, "torch", "Version of PyTorch that measured."),
+        "triton": described(str, "Triton", "Version of Triton that compiled the kernels."),
+        "cuda": described(str, "CUDA", "Version of CUDA that PyTorch was built with."),
+        "driver": described(str, "Driver", "Version of the device's driver."),
+        "benchmarker": described(str, "Benchmarker", "The tool that measured the times."),
+        "measured_on": described(str, "Date", "When the latest timing was taken: YYYY-MM-DD."),
+        "measured_by": described(str, "Measured by", "Who took the timings, as the datasets say."),
+        "datasets": described(
+            list[str], "Datasets", "Digests of the datasets that the table was built from: sha256:..."
+        ),
+        "pruned_with": described(
+            str, "Pruned with", "The model that rows were left to: its digest, sha256:..., and its thresholds."
+        ),
+        "diode_lut": described(str, "diode_lut", "Version of diode_lut that built the table."),
+    },
+)
+
+TEMPLATE = described(
+    Literal[tuple(TEMPLATES)],
+    "Template",
+    "What generates the kernel; aten calls the vendor's library (cuBLAS, rocBLAS, oneDNN), default is Inductor's own "
+    "config for attention.",
+)
+
+
+def _config(template: Template) -> Any:
+    def values(parameter: Parameter) -> Any:
+        allowed, texts = parameter.values, (parameter.title, parameter.meaning)
+        if isinstance(allowed, range):
+            return described(int, *texts, ge=allowed[0], le=allowed[-1])
+        return described(Literal[allowed], *texts)
+
+    fields = {**{each.name: values(each) for each in template.parameters}, "gain_permille": GAIN}
+    required = [each.name for each in template.required]
+    options = {"left_out": {each.name: each.default for each in template.parameters}, "tag_field": "template"}
+    return _object(template.name, template.about, fields, required, tag=template.name, **options)
+
+
+CONFIGS = {name: _config(template) for name, template in TEMPLATES.items()}
+"""The types of configs, by template."""
+
+CONFIG = described(
+    Union[tuple(CONFIGS.values())],  # noqa: UP007
+    "Config",
+    "A template and its tunables. What follows from the GEMM is derived and not stored.",
+)
+
+SIZES = {
+    "b": ("B", "Number of matrices in a batch, of batches of attention, or of groups; 1 for ops without a batch."),
+    "m": ("M", "Rows of A and C, of all groups together; of attention, queries."),
+    "n": ("N", "Columns of B and C; of attention, keys."),
+    "k": ("K", "Columns of A and rows of B; of attention, the head dimension of queries and keys."),
+    "h": ("Heads", "Of attention: heads of queries."),
+    "g": ("Group", "Of attention: heads of queries that share a head of keys and values."),
+    "v": ("Head dimension of values", "Of attention."),
+}
+"""Title and description of each size."""
+
+ROW_FIELDS = {
+    "op": described(
+        Literal[OPS],
+        "Operation",
+        "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
+        "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
+        "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
+        "groups, each with a matrix B of its own (grouped_mm). Left out, any GEMM but the latter.",
+    ),
+    "dtype": described(
+        Literal[DTYPES],
+        "Type",
+        "Type of the elements of A and B; tf32 is float32 with TF32 allowed. float8_e5m2 is that type for one of A and "
+        "B, and float8_e4m3fn for the other.",
+    ),
+    "layout": described(Literal[LAYOUTS], "Layout", "A letter for A and one for B: n is row-major, t is column-major."),
+    "align": described(
+        Literal[ALIGNS], "Alignment", "16 if every row of A and B starts on a 16-byte boundary, else 2."
+    ),
+    "epilogue": described(
+        Literal[tuple(EPILOGUES)],
+        "Epilogue",
+        "Class of the pointwise work that is fused behind the GEMM. "
+        f"{'; '.join(f'{name}: {meaning}' for name, meaning in EPILOGUES.items())}.",
+    ),
+    "variant": described(
+        Literal[NAMED_VARIANTS],
+        "Variant",
+        "Of scaled_mm: whether A and B have a scale each (tensor), or each row of A and column of B (row); the type of "
+        "the result; whether there is a bias; whether accumulation is fast, and less precise. Of attention: its mask "
+        "(full: none; causal; computed from indices; captured: reads tensors), and what modifies scores, if anything "
+        "does (computed; captured: reads tensors).",
+    ),
+    **{name: described(RANGE, *SIZES[name]) for name in SIZE_FIELDS},
+    "n_align": described(
+        Literal[ALIGNS],
+        "Alignment of N",
+        "Of the range of N, only values with this alignment: 16 if every row of a packed C starts on a 16-byte "
+        "boundary, else 2. Only for mm, addmm, bmm and baddbmm with a dtype. Left out, any N.",
+    ),
+    "problems": described(SIZE, "Problems", "Number of measured problems that the row is based on."),
+    "configs": described(
+        tuple[CONFIG, ...],  # type: ignore[valid-type]
+        "Configs",
+        "Kernels, best first; the first that can run is taken. No two are equal.",
+        min_length=1,
+        max_length=MAX_CONFIGS,
+    ),
+    "note": described(str, "Note", "For people. Rows with a note survive rebuilds."),
+}
+"""The fields of a row, in canonical order."""
+
+ROW = _object(
+    "Entry",
+    "A row: a key, which says what problems it covers, and configs. A field of the key that is left out matches "
+    "anything.",
+    ROW_FIELDS,
+    required=("configs",),
+)
+
+_FILE = {
+    "schema": described(
+        str, "Schema", "Path or name of this schema: editors use it to check the file while it is typed."
+    ),
+    "schema_version": described(
+        Literal[SCHEMA_VERSION],
+        "Version",
+        "The version of the format. A reader refuses versions that it does not know.",
+    ),
+    "hardware": described(HARDWARE, "Hardware", "The device that the table is for."),
+    "provenance": described(PROVENANCE, "Provenance", "Where the table comes from."),
+    "entries": described(
+        list[ROW],  # type: ignore[valid-type]
+        "Entries",
+        "The rows, sorted by key in canonical form; their order has no meaning.",
+        max_length=MAX_ENTRIES,
+    ),
+}
+_FILE_OPTIONS: dict[str, Any] = {
+    "required": ("schema_version", "hardware", "entries"),
+    "rename": {"schema": "$schema"},
+}
+
+TABLE = _object(
+    f"Table of kernel configurations, version {SCHEMA_VERSION}",
+    "Which kernel a GEMM gets on one kind of hardware. Of the entries that cover a GEMM, the one that covers the "
+    "fewest problems answers for it.",
+    _FILE,
+    **_FILE_OPTIONS,
+)
+HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)
+
+
+_NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS, "n_align")}
+"""Fields with values that are unclear without the name."""
 
 
 def key_text(entry: Entry) -> str:
-    """What the row covers: ``mm bfloat16 nt align 16 m 513-1024 n 4096 k 1-64``."""
+    """Return the key as text: ``mm bfloat16 nt align 16 m 513-1024 n 4096 k 1-64``."""
     parts = [
         f"{_NAMED.get(name, '')}{_value_text(value)}"
         for name, value in zip(KEY_FIELDS, entry.key, strict=True)
         if value is not None
     ]
     return " ".join(parts) or "everything"
-
-
-def candidate_text(candidate: Candidate) -> str:
-    """The config, and what it gains over aten: ``triton_mm 128x128x64 g8 s4 w8 (1.063)``."""
-    gain = candidate.gain_permille
-    return str(candidate.config) if gain is None else f"{candidate.config} ({gain / 1000:.3f})"
-
-
-def winner_text(entry: Entry) -> str:
-    """The row's first config, with its gain."""
-    return candidate_text(entry.best)
 
 
 def _value_text(value: str | int | Range) -> str:
@@ -75,23 +264,16 @@ def _value_text(value: str | int | Range) -> str:
     return str(value)
 
 
-SCHEMA_VERSION = 2
-"""The version of the table format that is written by default."""
+def candidate_text(candidate: Candidate) -> str:
+    """Return the config with its gain over aten: ``triton_mm 128x128x64 g8 s4 w8 (1.063)``."""
+    gain = candidate.gain_permille
+    return str(candidate.config) if gain is None else f"{candidate.config} ({gain / 1000:.3f})"
 
-VERSIONS = (1, SCHEMA_VERSION)
-"""The versions of the table format that are read."""
 
-SCHEMAS = {version: f"../schemas/table.v{version}.schema.json" for version in VERSIONS}
-"""What ``$schema`` says in a table of this repository: editors then check the file while it is typed."""
+def winner_text(entry: Entry) -> str:
+    """Return the row's first config with its gain."""
+    return candidate_text(entry.best)
 
-SCHEMA_NAMES = {version: f"urn:diode-lut:table:v{version}" for version in VERSIONS}
-"""What it says in a table elsewhere: a name by which editors can be told where the schema is."""
-
-PROVENANCE = (
-    *("torch", "triton", "cuda", "driver", "benchmarker"),
-    *("measured_on", "measured_by", "datasets", "pruned_with", "diode_lut"),
-)
-"""What ``provenance`` may say, in the order in which it is written."""
 
 _AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
 _OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
@@ -101,11 +283,11 @@ _OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
 
 
 def canonical_order(entry: Entry) -> tuple[Any, ...]:
-    """Sorts entries by key: domains in their own order, sizes upwards, narrow before wide, left out last.
+    """Return the sort key of an entry: domains in their own order, sizes upwards, narrow before wide, left out last.
 
-    Entries with the same key, which a good table does not have, go by the rest of their contents.
+    Entries with the same key, which a good table does not have, are sorted by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v, n_align = entry
     return (
         _OPS[op],
         _DTYPES[dtype],
@@ -113,13 +295,8 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         _ALIGNS[align],
         _EPILOGUES[epilogue],
         _VARIANTS[variant],
-        b or _AFTER_ALL,
-        m or _AFTER_ALL,
-        n or _AFTER_ALL,
-        k or _AFTER_ALL,
-        h or _AFTER_ALL,
-        g or _AFTER_ALL,
-        v or _AFTER_ALL,
+        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v)],
+        _ALIGNS[n_align],
         tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
         problems or 0,
         note is not None,
@@ -127,38 +304,38 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
     )
 
 
+def specificity(entry: Entry) -> tuple[Any, ...]:
+    """Return the sort key of entries for the same problem. The first answers."""
+    return entry.volume, canonical_order(entry)
+
+
 def canonical_bytes(
-    version: int,
-    schema: str,
-    hardware: Hardware,
-    provenance: Mapping[str, str | list[str]],
-    entries: Iterable[Entry],
+    schema: str, hardware: Hardware, provenance: Mapping[str, str | list[str]], entries: Iterable[Entry]
 ) -> bytes:
-    """The file, in UTF-8: each top-level key on its own line, each row's head on a line, each config on a line."""
-    rows = ",\n".join(_entry(entry) for entry in sorted(entries, key=canonical_order))
+    """Return the file in UTF-8. Each top-level field, each row's key and each config has a line of its own."""
+
+    def text_of(entry: Entry) -> str:
+        fields = entry._replace(candidates=(), note=None).to_json()
+        del fields["configs"]
+        configs = ",\n".join(f"  {_candidate_json(candidate)}" for candidate in entry.candidates)
+        head = f"{_json(fields)[1:-1]}, " if fields else ""
+        tail = "" if entry.note is None else f', "note": {_json(entry.note)}'
+        return f'{{{head}"configs": [\n{configs}\n]{tail}}}'
+
+    rows = ",\n".join(text_of(entry) for entry in sorted(entries, key=canonical_order))
     body = f"{rows}\n" if rows else ""
     head = {
         "$schema": schema,
-        "schema_version": version,
+        "schema_version": SCHEMA_VERSION,
         "hardware": hardware._asdict(),
-        "provenance": {name: provenance[name] for name in sorted(provenance, key=PROVENANCE.index)},
+        "provenance": {name: provenance[name] for name in sorted(provenance, key=PROVENANCE.__struct_fields__.index)},
     }
     lines = "".join(f"{_json(name)}: {_json(value)},\n" for name, value in head.items())
     return f'{{\n{lines}"entries": [\n{body}]\n}}\n'.encode()
 
 
-def _entry(entry: Entry) -> str:
-    fields = entry._replace(candidates=(), note=None).to_json()
-    del fields["configs"]
-    configs = ",\n".join(f"  {_candidate(candidate)}" for candidate in entry.candidates)
-    head = f"{_json(fields)[1:-1]}, " if fields else ""
-    tail = "" if entry.note is None else f', "note": {_json(entry.note)}'
-    return f'{{{head}"configs": [\n{configs}\n]{tail}}}'
-
-
 @lru_cache(1 << 14)
-def _candidate(candidate: Candidate) -> str:
-    """Many rows have the same ones."""
+def _candidate_json(candidate: Candidate) -> str:
     return _json(candidate.to_json())
 
 
@@ -166,320 +343,5 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _json(value: Any) -> str:
-    """The value on one line; letters that are not printable are escaped, so that people who review a file see them."""
+    """Write the value on one line. Letters that are not printable are escaped, for reviewers to see them."""
     return printable_json(_encode(value))
-
-
-class TableHeader(NamedTuple):
-    """All of a table but its entries."""
-
-    version: int
-    schema: str
-    hardware: Hardware
-    provenance: dict[str, str | list[str]]
-
-
-_NAME = Annotated[str, Meta(min_length=1)]
-
-
-class _Hardware(msgspec.Struct, forbid_unknown_fields=True):
-    name: _NAME
-    arch: _NAME
-    sm_count: Annotated[int, Meta(ge=1, le=MAX_SIZE)]
-    aliases: tuple[str, ...] = ()
-
-
-_Provenance: Any = defstruct(
-    "_Provenance",
-    [(name, list[str] if name == "datasets" else str, None) for name in PROVENANCE],
-    forbid_unknown_fields=True,
-)
-
-
-class _Head(msgspec.Struct, forbid_unknown_fields=True):
-    schema_version: Any
-    hardware: _Hardware
-    entries: list[Any]
-    provenance: dict[str, Any] = {}
-    schema: str | UnsetType = field(default=UNSET, name="$schema")
-
-
-def decode_header(document: object) -> TableHeader:
-    """The header of a table, without its entries; Fault names the first thing that is wrong.
-
-    The version comes first, because a file of another version is not wrong in any other way.
-    """
-    version = decode_version(document)
-    try:
-        head = msgspec.convert(whole(document, 2), _Head)
-        msgspec.convert(head.provenance, _Provenance)
-    except ValidationError as error:
-        raise first_broken_rule(document, str(error), version) from None
-    hardware = Hardware(*msgspec.structs.astuple(head.hardware))
-    schema = SCHEMAS[version] if isinstance(head.schema, UnsetType) else head.schema
-    return TableHeader(version, schema, hardware, head.provenance)
-
-
-def decode_version(document: object) -> int:
-    """The version of the table, one of VERSIONS; Fault if it is another, or this is no table."""
-    if not isinstance(document, dict):
-        raise Fault(f"{shown(document)} is not a table (a table is an object)")
-    expected = " or ".join(map(str, VERSIONS))
-    if "schema_version" not in document:
-        raise Fault(f"is missing, so this is not a table (expected {expected})", "schema_version")
-    found = document["schema_version"]
-    if isinstance(found, bool) or found not in VERSIONS:
-        newer = isinstance(found, int) and found > SCHEMA_VERSION
-        remedy = " (written by a newer diode_lut: upgrade)" if newer else ""
-        raise Fault(f"expected {expected}, found {shown(found)}{remedy}", "schema_version")
-    return int(found)
-
-
-def whole(value: Any, depth: int) -> Any:
-    """The value, with numbers without a fraction as integers, as far down as numbers can be."""
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if depth and isinstance(value, list):
-        return [whole(item, depth - 1) for item in value]
-    if depth and isinstance(value, dict):
-        return {name: whole(item, depth - 1) for name, item in value.items()}
-    return value
-
-
-def reversed_ranges(row: Any) -> Iterator[Fault]:
-    """The ranges of a row that end before they begin."""
-    for name in SIZE_FIELDS:
-        size = getattr(row, name, None)
-        low, high = size or (0, 0)
-        if low > high:
-            yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
-
-
-def of_no_problem(row: Any) -> Iterator[Fault]:
-    """The first field in which a row asks for what problems of its op, or of any op, do not have."""
-    ops = MATMULS if row.op is None else (row.op,)
-    for name in ATTENTION_ONLY:
-        if getattr(row, name, None) is not None and name not in OP_SIZES[ops[0]]:
-            yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
-            return
-    for place, name in enumerate(Domain._fields):
-        field = name.removesuffix("s")
-        value = getattr(row, field, None)
-        having = [op for op in ops if value is None or value in DOMAINS[op][place]]
-        if not having:
-            allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
-            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no variants"
-            yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", field)
-            return
-        ops = tuple(having)
-
-
-def repeated(candidates: Sequence[Candidate]) -> Fault:
-    """The first config that an earlier one equals; gains do not matter."""
-    configs = [candidate.config for candidate in candidates]
-    number = next(number for number, config in enumerate(configs) if config in configs[:number])
-    return Fault(f"{configs[number]} is listed twice", "configs", number)
-
-
-MAX_ENTRIES = 200_000
-MAX_CONFIGS = 4096
-"""Of one row: more than any search tries on a problem, far more than a row needs."""
-MAX_GAIN_PERMILLE = 2**31 - 1
-
-_SIZE = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
-_RANGE = tuple[_SIZE, _SIZE]
-_GAIN = Annotated[int, Meta(ge=0, le=MAX_GAIN_PERMILLE)]
-
-
-def _values(parameter: Parameter) -> Any:
-    if isinstance(parameter.values, range):
-        return Annotated[int, Meta(ge=parameter.values[0], le=parameter.values[-1])]
-    return Literal[parameter.values]
-
-
-def _closed(name: str, fields: list[Any], **options: Any) -> type[Struct]:
-    return defstruct(name, fields, kw_only=True, frozen=True, gc=False, forbid_unknown_fields=True, **options)
-
-
-def _config(template: Template, parameters: Sequence[Parameter]) -> type[Struct]:
-    required = [(each.name, _values(each)) for each in parameters if each.default is None]
-    optional = [(each.name, _values(each), each.default) for each in parameters if each.default is not None]
-    fields = [*required, *optional, ("gain_permille", _GAIN, None)]
-    return _closed(template.name, fields, tag_field="template", tag=template.name)
-
-
-class FormatVersion(NamedTuple):
-    """A version of the table format: its configs by template, and its rows' fields with what they may be.
-
-    Of ``row``, a field that is None was left out: null is not allowed. ``rows`` decodes many from JSON in UTF-8.
-    """
-
-    configs: dict[str, type[Struct]]
-    fields: dict[str, Any]
-    row: Any
-    rows: msgspec.json.Decoder[list[Any]]
-
-    @classmethod
-    def of(cls, configs: dict[str, type[Struct]], more: dict[str, Any]) -> FormatVersion:
-        """The format with these configs; ``more`` has the fields in which it differs from the others."""
-        union: Any = Union[tuple(configs.values())]  # noqa: UP007
-        fields = {
-            "op": Literal[OPS],
-            "dtype": Literal[DTYPES],
-            "layout": Literal[LAYOUTS],
-            "align": Literal[ALIGNS],
-            **dict.fromkeys(MATMUL_SIZES, _RANGE),
-            "configs": Annotated[tuple[union, ...], Meta(min_length=1, max_length=MAX_CONFIGS)],
-            "problems": _SIZE,
-            "note": str,
-            **more,
-        }
-        row = _closed("Row", [(name, of) if name == "configs" else (name, of, None) for name, of in fields.items()])
-        return cls(configs, fields, row, msgspec.json.Decoder(list[row]))  # type: ignore[valid-type]
-
-
-FORMATS = {
-    1: FormatVersion.of(
-        {name: _config(TEMPLATES[name], TEMPLATES[name].required) for name in TEMPLATES_OF_VERSION_1},
-        {"op": Literal[OPS_OF_VERSION_1], "dtype": Literal[DTYPES_OF_VERSION_1]},
-    ),
-    2: FormatVersion.of(
-        {name: _config(template, template.parameters) for name, template in TEMPLATES.items()},
-        {
-            "epilogue": Literal[tuple(EPILOGUES)],
-            "variant": Literal[NAMED_VARIANTS],
-            **dict.fromkeys(ATTENTION_ONLY, _RANGE),
-        },
-    ),
-}
-"""By version. Fields are in the order of ``Entry``'s."""
-
-_astuple = msgspec.structs.astuple
-_new = tuple.__new__
-_FIELDS = len(Entry._fields)
-_COMMON_DTYPES = (None, *DTYPES_OF_VERSION_1)
-_NOT_IN_VERSION_1 = (None,) * len(FORMATS[2].fields.keys() - FORMATS[1].fields.keys())
-"""The last fields of an entry, which rows of version 1 do not have."""
-
-
-class _Configs(dict[Any, Config]):
-    """The configs of one template, by what ``pick`` takes from the object that a config was decoded to.
-
-    Of all configs in a table few are different, and equal ones are the same object.
-    """
-
-    def __init__(self, template: str, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self._template, self._names = template, names
-        self.pick: Callable[[Any], Any] = attrgetter(*names) if names else type
-
-    def __missing__(self, picked: Any) -> Config:
-        values = (picked,) if len(self._names) == 1 else picked
-        config = Config.make(self._template, dict(zip(self._names, values, strict=True)) if self._names else {})
-        self[picked] = config
-        return config
-
-
-class Meaning:
-    """What rows mean: makes entries of them."""
-
-    def __init__(self) -> None:
-        self._parts = {}
-        for version in FORMATS.values():
-            for template, kind in version.configs.items():
-                *tunables, _ = kind.__struct_fields__
-                configs = _Configs(template, tuple(tunables))
-                self._parts[kind] = configs.__getitem__, configs.pick
-
-    def entry(self, row: Any) -> Entry:
-        """The entry of a row; Fault if a range ends before it begins, or a config comes twice.
-
-        Also if the op has no such dtype, layout or variant.
-        """
-        fields = _astuple(row)
-        if len(fields) < _FIELDS:
-            fields += _NOT_IN_VERSION_1
-        op, dtype, layout, align, b, m, n, k, wires, problems, note, epilogue, variant, h, g, v = fields
-        candidates = self.candidates(wires)
-        if (
-            (m is not None and m[0] > m[1])
-            or (n is not None and n[0] > n[1])
-            or (k is not None and k[0] > k[1])
-            or (b is not None and b[0] > b[1])
-        ):
-            raise next(reversed_ranges(row))
-        if op not in OPS_OF_VERSION_1 or dtype not in _COMMON_DTYPES or not (variant is h is g is v is None):
-            for fault in (*reversed_ranges(row), *of_no_problem(row)):
-                raise fault
-        values = (
-            op,
-            dtype,
-            layout,
-            align,
-            b,
-            m,
-            n,
-            k,
-            candidates,
-            problems,
-            note,
-            epilogue,
-            variant,
-            h,
-            g,
-            v,
-        )
-        return _new(Entry, values)
-
-    def candidates(self, wires: Sequence[Any]) -> tuple[Candidate, ...]:
-        """The candidates of a row; Fault if a config comes twice."""
-        parts = self._parts
-        candidates, seen = [], set()
-        for wire in wires:
-            config_of, params = parts[type(wire)]
-            config = config_of(params(wire))
-            seen.add(id(config))
-            candidates.append(_new(Candidate, (config, wire.gain_permille)))
-        if len(seen) < len(candidates):
-            raise repeated(candidates)
-        return tuple(candidates)
-
-
-_DEPTH = 3
-"""How far inside a row there are numbers: in an object of a list of a field."""
-
-
-def decode_entry(
-    row: object, meaning: Meaning | None = None, *, explain: bool = True, version: int = SCHEMA_VERSION
-) -> Entry:
-    """The entry of a row; Fault names the first thing that is wrong with it, unless ``explain`` is False."""
-    kind = FORMATS[version].row
-    try:
-        decoded = msgspec.convert(row, kind)
-    except ValidationError:
-        try:
-            decoded = msgspec.convert(whole(row, _DEPTH), kind)
-        except ValidationError as error:
-            raise first_broken_rule(row, str(error), version, part="entry") if explain else Fault(str(error)) from None
-    entry = (meaning or Meaning()).entry(decoded)
-    if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
-        raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
-    return entry
-
-
-def decode_readable(row: dict[str, Any], version: int) -> tuple[Entry, list[Fault]]:
-    """The entry that the fields of a bad row make which are good, and what is wrong with these besides their types."""
-    fields: dict[str, Any] = {"configs": ()}
-    faults: list[Fault] = []
-    kinds = FORMATS[version].fields
-    for name in filter(row.__contains__, kinds):
-        with suppress(ValidationError):
-            fields[name] = msgspec.convert(whole(row[name], _DEPTH - 1), kinds[name])
-    try:
-        fields["configs"] = Meaning().candidates(fields["configs"])
-    except Fault as fault:
-        fields["configs"] = ()
-        faults.append(fault)
-    fields["candidates"] = fields.pop("configs")
-    entry = Entry._make(map(fields.get, Entry._fields))
-    return entry, [*faults, *reversed_ranges(entry), *of_no_problem(entry)]

@@ -1,292 +1,52 @@
-"""Rows that never answer, because more specific rows answer all of their problems.
-
-A row's problems are boxes of sizes, one for each op, dtype, layout, align, epilogue and variant. As the problems in
-more specific boxes must at least be as many as those in a box that they cover, nearly all boxes are found not to be
-covered by counting. Any other box is cut, where the borders of the boxes in it are, until one box fills a piece, or
-counting shows that the boxes do not cover it. ``Effort`` bounds the work.
-"""
+"""Checks of tables: all mistakes in a file at once, with rows and configs that are never used."""
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import accumulate, product, zip_longest
-from math import prod
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from diode_lut.errors import TableError
 from diode_lut.files import has_more_values
-from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, NO_EPILOGUE, SIZE_FIELDS, aligned_columns
+from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
-from diode_lut.table.format import canonical_bytes, decode_header, decode_readable, decode_version
-from diode_lut.table.read import Rows, located, parse, read_bytes
-from diode_lut.table.row import Entry, Range, is_point, ops_of, places
-from diode_lut.table.table import Effort, ExhaustedError, Neighbours, box, overlaps, repeats, shared_problem
+from diode_lut.table.format import canonical_bytes
+from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable
+from diode_lut.table.read import RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
+from diode_lut.table.row import Entry, is_point
 from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
 
-Kind = tuple[Any, ...]
-"""op, dtype, layout, align, epilogue and variant of a problem."""
-
-Box = tuple[Range, ...]
-"""Sizes along SIZE_FIELDS."""
-
-_N = SIZE_FIELDS.index("n")
-
-
-class _Sized(NamedTuple):
-    """A row, as one for the op of a kind and for any results, and its box."""
-
-    row: Entry
-    box: Box
-
-
-def unreachable(
-    entries: Mapping[int, Entry], effort: Effort | None = None, among: Collection[int] | None = None
-) -> Iterator[int]:
-    """The number of each row whose problems are all covered by more specific rows; no row may be without problems.
-
-    Only rows whose number is in ``among`` are reported, by default any. Rows for which the effort is too little are
-    not reported, and become ``undecided``.
-    """
-    effort = effort or Effort()
-    asked = entries.keys() if among is None else among
-    volumes = {number: entry.volume for number, entry in entries.items()}
-    reachable: set[int] = set()
-    unknown: set[int] = set()
-    try:
-        for (op, dtype, *_), numbers in _by_kind(entries, volumes, asked, effort).items():
-            for rows in _by_results({number: entries[number] for number in numbers}, op, dtype):
-                _look_at(rows, volumes, asked, reachable, unknown, effort)
-    except ExhaustedError:
-        unknown.update(asked)
-    effort.undecided |= unknown - reachable
-    answering = reachable | effort.undecided
-    return (number for number in entries if number in asked and number not in answering)
-
-
-def _by_kind(
-    entries: Mapping[int, Entry], volumes: Mapping[int, int], asked: Collection[int], effort: Effort
-) -> Mapping[Kind, list[int]]:
-    """The rows of each kind that a row in ``asked`` has, in order of volume."""
-    domains = _domains(entries.values())
-    of_kind: dict[Kind, list[int]] = {kind: [] for number in asked for kind in _kinds(entries[number], domains)}
-    for number in sorted(volumes, key=volumes.__getitem__):
-        kinds = list(_kinds(entries[number], domains))
-        effort.spend(len(kinds))
-        for kind in kinds:
-            if kind in of_kind:
-                of_kind[kind].append(number)
-    return of_kind
-
-
-_Domains = Mapping[str, tuple[tuple[Any, ...], ...]]
-"""By op, the dtypes, layouts, aligns, epilogues and variants of problems."""
-
-
-def _domains(entries: Iterable[Entry]) -> _Domains:
-    """Of epilogues and variants those that rows name, and one other, which the same rows answer as all others."""
-    epilogues: set[object] = set()
-    variants: set[object] = set()
-    for entry in entries:
-        epilogues.add(entry.epilogue)
-        variants.add(entry.variant)
-    return {
-        op: (
-            of.dtypes,
-            of.layouts,
-            ALIGNS,
-            _named_and_another(of.epilogues, epilogues),
-            _named_and_another(of.variants, variants),
-        )
-        for op, of in DOMAINS.items()
-    }
-
-
-def _named_and_another(domain: tuple[str, ...], named: Collection[object]) -> tuple[str, ...]:
-    others = [value for value in domain if value not in named]
-    return (*(value for value in domain if value in named), *others[:1])
-
-
-def _kinds(entry: Entry, domains: _Domains) -> Iterator[Kind]:
-    """The op, dtype, layout, align, epilogue and variant of all the entry's problems, with those of ``domains``."""
-    _, *values = entry.kind
-    for op in ops_of(entry.kind):
-        if entry.covers_unbatched or op in BATCHED:
-            choices = (every if value is None else (value,) for every, value in zip(domains[op], values, strict=True))
-            yield from product((op,), *choices)
-
-
-def _by_results(rows: Mapping[int, Entry], op: str, dtype: str) -> Iterator[dict[int, _Sized]]:
-    """The rows of a kind; where some are for aligned results only, or for others, the rows for either, apart.
-
-    Of these, boxes have the places of N among aligned ones, or among others.
-    """
-    any_result = {number: row._replace(op=op, problems=None) for number, row in rows.items()}
-    sized = {number: _Sized(row, box(row)) for number, row in any_result.items()}
-    if all(row.aligned_results is None for row in rows.values()):
-        yield sized
-        return
-    for aligned in (True, False):
-        part = {}
-        for number, (row, sizes) in sized.items():
-            found = places(sizes[_N], aligned, aligned_columns(op, dtype))
-            if found is not None and rows[number].aligned_results in (None, aligned):
-                part[number] = _Sized(row, (*sizes[:_N], found, *sizes[_N + 1 :]))
-        yield part
-
-
-def _look_at(
-    rows: Mapping[int, _Sized],
-    volumes: Mapping[int, int],
-    asked: Collection[int],
-    reachable: set[int],
-    unknown: set[int],
-    effort: Effort,
-) -> None:
-    """Sort the rows, of one kind and in order of volume, into those that answer a problem of it and the unknown."""
-    boxes = [sizes for _, sizes in rows.values()]
-    sums = list(accumulate(map(_size, boxes), initial=0))
-    sizes = [volumes[number] for number in rows]
-    neighbours: Neighbours | None = None
-    for place, (number, (row, _)) in enumerate(rows.items()):
-        if number not in asked or number in reachable:
-            continue
-        narrower = bisect_left(sizes, sizes[place])
-        if sums[narrower] < _size(boxes[place]):
-            reachable.add(number)
-            continue
-        neighbours = neighbours or Neighbours([row for row, _ in rows.values()], effort)
-        share = effort.share()
-        try:
-            if not _covered(boxes[place], [boxes[at] for at in neighbours.of(row, narrower, share)], share):
-                reachable.add(number)
-        except ExhaustedError:
-            unknown.add(number)
-        effort.settle(share)
-
-
-def _covered(whole: Box, boxes: Sequence[Box], effort: Effort) -> bool:
-    """Whether every point of ``whole`` is in one of the boxes."""
-    pieces = [(whole, boxes)]
-    while pieces:
-        piece, others = pieces.pop()
-        effort.spend(2 * len(others) + 1)
-        parts = list({part for other in others if (part := _common(piece, other)) is not None})
-        if piece in parts:
-            continue
-        if sum(map(_size, parts)) < _size(piece):
-            return False
-        largest = max(parts, key=_size)
-        rest = _around(largest, piece) if 16 * _size(largest) >= _size(piece) else _halves(piece, parts)
-        pieces += ((one, parts) for one in rest)
-    return True
-
-
-def _common(one: Box, other: Box) -> Box | None:
-    sides = []
-    for (low, high), (other_low, other_high) in zip(one, other, strict=True):
-        lowest, highest = low if low > other_low else other_low, high if high < other_high else other_high
-        if lowest > highest:
-            return None
-        sides.append((lowest, highest))
-    return tuple(sides)
-
-
-def _size(sides: Box) -> int:
-    return prod(high - low + 1 for low, high in sides)
-
-
-def _around(part: Box, whole: Box) -> Iterator[Box]:
-    """``whole`` without ``part``, which is in it, in pieces."""
-    for axis, ((low, high), (lowest, highest)) in enumerate(zip(part, whole, strict=True)):
-        for start, end in ((lowest, low - 1), (high + 1, highest)):
-            if start <= end:
-                yield (*part[:axis], (start, end), *whole[axis + 1 :])
-
-
-def _halves(piece: Box, parts: Iterable[Box]) -> tuple[Box, Box]:
-    """The piece cut along the axis with most borders of parts, at the middle one; no part may be all of the piece."""
-    borders: dict[int, Counter[int]] = defaultdict(Counter)
-    for part in parts:
-        for axis, (low, high) in enumerate(part):
-            lowest, highest = piece[axis]
-            if low > lowest:
-                borders[axis][low] += 1
-            if high < highest:
-                borders[axis][high + 1] += 1
-    axis = max(borders, key=lambda axis: borders[axis].total())
-    places = sorted(borders[axis].elements())
-    cut, (lowest, highest) = places[len(places) // 2], piece[axis]
-    lower, upper = ((*piece[:axis], side, *piece[axis + 1 :]) for side in ((lowest, cut - 1), (cut, highest)))
-    return lower, upper
-
-
 MAX_VALUES = 10_000_000
-"""In a file, for all of it to be parsed at once; a table of as many rows as are allowed has fewer."""
+"""Maximum number of values of a file for it to be parsed at once. The largest table has fewer."""
 
-
-def written_twice(data: bytes) -> list[Fault]:
-    """Each field that comes more than once, in a file that is valid JSON in UTF-8.
-
-    None are found if it is nested too deeply, or has more than MAX_VALUES values: a table has neither.
-    """
-    with suppress(RecursionError):
-        if has_more_values(data, MAX_VALUES):
-            return []
-        return [Fault("is written twice (only the last one counts)", *path) for path in _repeated_fields(data)]
-    return []
-
-
-def _repeated_fields(data: bytes) -> Iterator[JsonPath]:
-    objects: list[_Object] = []
-
-    def remember(pairs: list[tuple[str, Any]]) -> _Object:
-        fields = _Object(pairs)
-        if len(fields) < len(pairs):
-            fields.repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
-            objects.append(fields)
-        return fields
-
-    document = json.loads(data, object_pairs_hook=remember)
-    if objects:
-        yield from _walk(document, ())
-
-
-class _Object(dict[str, Any]):
-    """An object, and which of its fields were repeated."""
-
-    repeated: list[str] = []  # noqa: RUF012 (never changed)
-
-
-def _walk(value: Any, path: JsonPath) -> Iterator[JsonPath]:
-    if isinstance(value, _Object):
-        yield from ((*path, name) for name in value.repeated)
-    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, inner in steps:
-        yield from _walk(inner, (*path, step))
+CONFLICT = "merge conflict: "
+"""The beginning of the part of a note in which ``merge`` leaves a decision to people."""
 
 
 def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
-    """All that is wrong with the table in the file, in the order of its lines; nothing if it is good.
+    """Return all mistakes of the table in the file, in the order of its lines.
 
-    ``contents`` are those of a file that is not on disk.
+    Pass ``contents`` for a file outside of the disk.
     """
     try:
         data = read_bytes(path) if contents is None else contents
         document = parse(path, data, MAX_VALUES)
-        version = decode_version(document)
-        rows = document.get("entries")
-        decoded = Rows(path, version)
-        decoded.add_parsed(rows if isinstance(rows, list) else [])
-        entries, broken = decoded.entries, decoded.faults
-        of_schema = _of_schema(document, version, list(broken))
-        of_meaning = list(_of_meaning(document, version, _numbered(entries, broken), list(broken)))
+        require_version(document)
+        written = document.get("entries")
+        rows = Rows(path)
+        rows.add_parsed(written if isinstance(written, list) else [])
+        broken = list(rows.faults)
+        good = (number for number in range(rows.count) if number not in rows.faults)
+        # Rows that were decoded keep to the schema, so only the others are validated with it, which takes longer.
+        entries = {"entries": [written[number] for number in broken]} if isinstance(written, list) else {}
+        of_schema = [_renumbered(fault, broken) for fault in broken_rules({**document, **entries})]
+        of_meaning = list(_of_meaning(document, dict(zip(good, rows.entries, strict=True)), broken))
     except TableError as error:
         return [error]
     except Fault as fault:
@@ -297,85 +57,78 @@ def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
     more = [fault for fault in of_meaning if fault.field not in said]
     errors = located(path, data, [*of_schema, *more, *written_twice(data)])
     if not broken:
-        errors += _of_form(path, data, document, entries)
+        with suppress(Fault):
+            canonical = canonical_bytes(*decode_header(document), rows.entries)
+            if canonical != data:
+                lines = zip_longest(data.split(b"\n"), canonical.split(b"\n"))
+                line = next(number for number, (found, wanted) in enumerate(lines, start=1) if found != wanted)
+                errors.append(TableError("is not in canonical form (fmt writes it so)", path=path, line=line, column=1))
     return sorted(errors, key=lambda error: (error.line or 0, error.column or 0))
 
 
-def _numbered(entries: list[Entry], broken: Mapping[int, Fault]) -> dict[int, Entry]:
-    """The good rows by their numbers in the file, where others stand between them."""
-    count = len(entries) + len(broken)
-    return dict(zip((number for number in range(count) if number not in broken), entries, strict=True))
-
-
-def _of_schema(document: dict[str, Any], version: int, broken: list[int]) -> list[Fault]:
-    """What the schema says. The rows that were decoded keep to it, so that only the others are held against it."""
-    rows = document.get("entries")
-    if not isinstance(rows, list):
-        return broken_rules(document, version)
-    faults = broken_rules({**document, "entries": [rows[number] for number in broken]}, version)
-    return [_renumbered(fault, broken) for fault in faults]
-
-
 def _renumbered(fault: Fault, numbers: list[int]) -> Fault:
-    """The fault of a row, with its number in the file instead of that in ``numbers``."""
+    """Return the fault of a row with its number in the file instead of its place in ``numbers``."""
     match fault.path:
         case ("entries", int(place), *inner):
             return Fault(fault.reason, "entries", numbers[place], *inner)
     return fault
 
 
-def _of_meaning(document: dict[str, Any], version: int, good: dict[int, Entry], broken: list[int]) -> Iterator[Fault]:
-    """What is wrong with the rows beyond the schema; of broken ones, as far as their fields can be read."""
+def _of_meaning(document: dict[str, Any], good: Mapping[int, Entry], broken: list[int]) -> Iterator[Fault]:
+    """Find mistakes outside of the schema. Of a broken row, the readable fields are checked."""
     hardware = document.get("hardware")
     arch = hardware.get("arch") if isinstance(hardware, dict) else None
     arch = arch if isinstance(arch, str) else None
+    decoder = RowDecoder()
     for number in broken:
         row = document["entries"][number]
         if isinstance(row, dict):
-            entry, faults = decode_readable(row, version)
+            entry, faults = decoder.readable(row)
             yield from (fault.inside("entries", number) for fault in (*faults, *useless(entry, arch)))
     for number, entry in good.items():
-        yield from (fault.inside("entries", number) for fault in (*useless(entry, arch), *undecided(entry)))
+        yield from (fault.inside("entries", number) for fault in useless(entry, arch))
+        for part in (entry.note or "").split("; "):
+            if part.startswith(CONFLICT):
+                reason = f"{part!r} is not decided (keep or change the row, and take this out of its note)"
+                yield Fault(reason, "entries", number, "note")
     yield from contradictions(good)
 
 
-def _of_form(path: Path, data: bytes, document: object, entries: list[Entry]) -> list[TableError]:
-    """That the file is not in canonical form, with the first line that is not."""
-    try:
-        header = decode_header(document)
-    except Fault:
-        return []
-    canonical = canonical_bytes(*header, entries)
-    if canonical == data:
-        return []
-    lines = zip_longest(data.split(b"\n"), canonical.split(b"\n"))
-    line = next(number for number, (found, wanted) in enumerate(lines, start=1) if found != wanted)
-    return [TableError("is not in canonical form (fmt writes it so)", path=path, line=line, column=1)]
+def written_twice(data: bytes) -> list[Fault]:
+    """Find fields that are written more than once, in a file of valid JSON in UTF-8.
 
+    No table is nested deeply or has more than MAX_VALUES values. In such files nothing is found.
+    """
+    found: list[JsonPath] = []
+    repeated: dict[int, tuple[object, list[str]]] = {}  # with the objects, so that no other gets their ids
 
-CONFLICT = "merge conflict: "
-"""How the part of a note begins that ``merge`` wrote for people to decide."""
+    def remember(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            repeated[id(fields)] = fields, [name for name, count in counts.items() if count > 1]
+        return fields
 
+    def walk(value: Any, path: JsonPath) -> None:
+        _, names = repeated.get(id(value), (None, []))
+        found.extend((*path, name) for name in names)
+        steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for step, inner in steps:
+            walk(inner, (*path, step))
 
-def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:
-    """What makes a row, or one of its configs, one that is never used; ``arch`` is what the table is for, if known."""
-    yield from _never_asked(entry)
-    yield from _unusable(entry)
-    if arch is not None:
-        yield from unlaunchable(entry, arch)
-
-
-def undecided(entry: Entry) -> Iterator[Fault]:
-    """That two sides of a merge said different things, and nobody has decided yet."""
-    for part in (entry.note or "").split("; "):
-        if part.startswith(CONFLICT):
-            yield Fault(f"{part!r} is not decided (keep or change the row, and take this out of its note)", "note")
+    with suppress(RecursionError):
+        if not has_more_values(data, MAX_VALUES):
+            document = json.loads(data, object_pairs_hook=remember)
+            if repeated:
+                walk(document, ())
+            return [Fault("is written twice (only the last one counts)", *path) for path in found]
+    return []
 
 
 def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
-    """Which rows, given with their numbers, are never asked, or as specific as another row on the same problem.
+    """Find rows, by number, that are never used or contradict another row.
 
-    The work is bounded: a note says in how many rows it was not looked for.
+    The work is bounded. A note says for how many rows it did not suffice.
     """
     reachable = {number: entry for number, entry in entries.items() if entry.volume > 0}
     covering, overlapping = Effort(), Effort()
@@ -387,22 +140,20 @@ def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
         shared = shared_problem(entries[number], entries[other])
         reason = f"covers {shared} with the same specificity as entries[{other}] (make one of them narrower)"
         yield Fault(reason, "entries", number)
-    yield from _not_looked_for("rows that are never used", len(covering.undecided))
-    yield from _not_looked_for("rows that cover a problem with the same specificity", len(overlapping.undecided))
+    for sought, effort in (
+        ("rows that are never used", covering),
+        ("rows that cover a problem with the same specificity", overlapping),
+    ):
+        if effort.undecided:
+            count = len(effort.undecided)
+            reason = f"{sought} were not looked for in {count} rows: too many rows cover some of the same sizes"
+            yield Fault(reason, "entries", note=True)
 
 
-def _not_looked_for(what: str, rows: int) -> Iterator[Fault]:
-    if rows:
-        reason = f"{what} were not looked for in {rows} rows: too many rows cover some of the same sizes"
-        yield Fault(reason, "entries", note=True)
-
-
-def _never_asked(entry: Entry) -> Iterator[Fault]:
+def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:
+    """Find reasons why a row, or one of its configs, is never used. ``arch`` is the architecture of the table."""
     if entry.op is not None and entry.op not in BATCHED and not entry.covers_unbatched:
         yield Fault(f"{entry.op} has no batch, so that only a range from 1 is ever asked for", "b")
-
-
-def _unusable(entry: Entry) -> Iterator[Fault]:
     for number, config in enumerate(entry.configs):
         ops = config.kernel.ops
         if entry.op is not None and entry.op not in ops:
@@ -410,48 +161,40 @@ def _unusable(entry: Entry) -> Iterator[Fault]:
             yield Fault(reason, "configs", number, "template")
         elif config.pad > 1:
             yield from (Fault(reason, "configs", number, "pad") for reason in _useless_padding(entry, config.pad))
+    if arch is not None:
+        for number, config in enumerate(entry.configs):
+            for reason, field in _complaints(config, entry, architecture(arch)):
+                yield Fault(reason, "configs", number, *([field] if field else []))
 
 
 def _useless_padding(entry: Entry, pad: int) -> Iterator[str]:
-    """Why Inductor never pads for a row's config with this ``pad``."""
+    """Say why Inductor never pads for a config with this ``pad``."""
     if entry.op is not None and entry.op not in PADDED_OPS:
-        yield f"Inductor does not pad {entry.op} (what it pads: {', '.join(PADDED_OPS)})"
+        yield f"Inductor does not pad {entry.op} (it pads: {', '.join(PADDED_OPS)})"
         return
     if entry.epilogue not in (None, NO_EPILOGUE):
         yield "a kernel with an epilogue in it takes operands as they are"
         return
     ops = PADDED_OPS if entry.op is None else (entry.op,)
     dtypes = {dtype for op in ops for dtype in DOMAINS[op].dtypes if entry.dtype in (None, dtype)}
-    multiples = set(map(pad_multiple, dtypes))
+    multiples = sorted(set(map(pad_multiple, dtypes)))
     if pad not in multiples:
-        what = entry.dtype or "any dtype"
-        yield f"Inductor does not pad {what} to multiples of {pad} ({_one_of(multiples)} is what it pads to)"
+        padded_to = " or ".join(map(str, multiples))
+        yield (f"Inductor does not pad {entry.dtype or 'any dtype'} to multiples of {pad} (it pads to {padded_to})")
     sizes = entry.m, entry.n, entry.k
     if all(size is not None and is_point(size) and all(x == 1 or x % pad == 0 for x in size) for size in sizes):
         yield f"m, n and k are multiples of {pad} already, so that nothing is padded"
 
 
-def _one_of(numbers: set[int]) -> str:
-    return " or ".join(map(str, sorted(numbers)))
-
-
-def unlaunchable(entry: Entry, arch: str) -> Iterator[Fault]:
-    """What keeps configs of the row from being launched: the hook passes over these configs."""
-    known = architecture(arch)
-    for number, config in enumerate(entry.configs):
-        for reason, field in _refusals(config, entry, known):
-            yield Fault(reason, "configs", number, *([field] if field else []))
-
-
 def launchable(entry: Entry, arch: str) -> Iterator[tuple[int, Config]]:
-    """The configs of the row that nothing keeps from being launched, each with its number."""
+    """Return the configs of the row that can be launched on an architecture, each with its number."""
     known = architecture(arch)
     for number, config in enumerate(entry.configs):
-        if not any(True for _ in _refusals(config, entry, known)):
+        if not any(True for _ in _complaints(config, entry, known)):
             yield number, config
 
 
-def _refusals(config: Config, entry: Entry, known: Architecture) -> Iterator[Complaint]:
+def _complaints(config: Config, entry: Entry, known: Architecture) -> Iterator[Complaint]:
     if config.kernel.runs_on(known):
         yield from config.kernel.complaints(config.params, entry, known)
     else:

@@ -1,11 +1,10 @@
 """From files to tables.
 
-A file is parsed a chunk at a time: all rows of a large table at once, as dictionaries, would take several times the
-memory of the table itself. It is cut before what looks like the first row. If the head, closed with an empty list, and
-each chunk, between brackets, are valid JSON, then so is the file, and it means the same. Where that does not work out,
-a file that is not too large is parsed as a whole.
+A file is parsed in chunks, because all rows of a large table as dictionaries take several times its memory.
+It is cut where rows seem to begin, as the first row does. If the head, closed with an empty list, and each chunk, in
+brackets, are valid JSON, then so is the file, with the same meaning. Otherwise a small file is parsed as a whole.
 
-Before anything is parsed its values are counted, as far as brackets and commas tell: few bytes can be many objects.
+Brackets and commas are counted before anything is parsed, because few bytes can be many objects.
 """
 
 from __future__ import annotations
@@ -13,37 +12,50 @@ from __future__ import annotations
 import gc
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
-from msgspec import MsgspecError
+from msgspec import MsgspecError, ValidationError
 
 from diode_lut.errors import TableError
 from diode_lut.files import has_more_values, open_regular, read_at_most, read_finished
 from diode_lut.hardware import Hardware
+from diode_lut.problem import (
+    ATTENTION_ONLY,
+    DOMAINS,
+    GEMMS,
+    MATMULS,
+    OP_SIZES,
+    SIZE_FIELDS,
+    Domain,
+    aligned_columns,
+)
 from diode_lut.process import in_forked_children
-from diode_lut.table.faults import Fault, Landmark, Positions, dotted, place_at
-from diode_lut.table.format import FORMATS, MAX_ENTRIES, Meaning, TableHeader, decode_entry, decode_header
-from diode_lut.table.row import Entry
+from diode_lut.table.faults import Fault, Landmark, Positions, dotted, first_broken_rule, place_at, shown
+from diode_lut.table.format import CONFIGS, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION
+from diode_lut.table.row import Candidate, Entry
 from diode_lut.table.table import MAX_BYTES, Table
+from diode_lut.templates.config import Config
 
 MAX_VALUES = 1_000_000
-"""In what is parsed at once, which is less than the file where the rows are all written in the same way."""
+"""Maximum number of values that are parsed at once. Tables with more are parsed in chunks."""
 MAX_WRONG = 10_000
-"""With more rows that are wrong the file is none of ours."""
+"""Maximum number of wrong rows. A file with more is no table of ours."""
 EXPLAINED = 500
-"""Most wrong rows that are validated against the schema, which gives the best message in half a millisecond a row."""
+"""Maximum number of wrong rows whose messages come from the schema, in half a millisecond each."""
 HEAD_BYTES = 2**16
-"""Where the entries of a file in canonical form begin, at the latest, for its hardware to be read quickly."""
+"""Maximum size of a head that is read without the rest of the file. Canonical form has the rows last."""
 PIECE_BYTES = 2**18
-"""How much of a file is parsed at once, about."""
+"""Approximate size of a chunk."""
 
 
 class Chunk(NamedTuple):
-    """Some rows of a table, as a JSON list, and where the first begins in the file."""
+    """Some rows of a table, as a JSON list, and the offset of the first in the file."""
 
     offset: int
     text: bytes
@@ -53,23 +65,23 @@ _OPENING = re.compile(rb'"entries"\s*:\s*\[(\s*)(\{\s*")[^"\\]*"')
 _CLOSING = re.compile(rb"\s*\]\s*\}\s*\Z")
 _CLOSING_BYTES = 64
 _SAFETENSORS = b"\0\0\0\0{"
-"""How a safetensors file goes on after 4 bytes: the rest of its header's length, and the header."""
+"""The bytes of a safetensors file after the first 4: the rest of its header's length, and the header."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ROW = b'"configs"'
-"""What every row has once."""
+"""A field that each row has once."""
 
 
 def read_table(path: Path) -> Table:
-    """The table in the file; TableError if the file as a whole is none.
+    """Read the table in the file. TableError if the file as a whole is none.
 
-    A row that is wrong is left out, and the table's ``errors`` say why. A damaged file that another program is writing
-    is read again.
+    Wrong rows are left out, and are in the table's ``errors``. A damaged file is read again while another program
+    writes it.
     """
     return read_finished(path, lambda path: table_of(path, read_bytes(path)), lambda table: bool(table.errors))
 
 
 def table_of(path: Path, data: bytes) -> Table:
-    """The table in the bytes that were read from the file; otherwise as ``read_table``."""
+    """Return the table in the bytes of a file, as ``read_table`` does."""
     _require_size(path, data)
     if data.count(_ROW) > MAX_ENTRIES:
         raise _too_many_rows(path)
@@ -79,38 +91,56 @@ def table_of(path: Path, data: bytes) -> Table:
         if opening and closing:
             with suppress(orjson.JSONDecodeError, Fault):
                 header = decode_header(_head(data, opening))
-                rows = Rows(path, header.version)
+                rows = Rows(path)
                 for chunk in _chunks(path, data, opening, closing.start()):
                     rows.add_chunk(chunk)
                 return _table(path, data, header, rows)
         document = parse(path, data, MAX_VALUES)
         header = _header(path, data, document)
-        rows = Rows(path, header.version)
+        rows = Rows(path)
         rows.add_parsed(document["entries"])
         return _table(path, data, header, rows)
 
 
+def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
+    return Table(
+        header.hardware,
+        rows.entries,
+        header.provenance,
+        schema=header.schema,
+        path=path,
+        digest=hashlib.sha256(data).hexdigest(),
+        errors=located(path, data, rows.faults.values()) if rows.faults else (),
+        skipped=tuple(rows.faults),
+        landmarks=rows.landmarks,
+    )
+
+
 def read_hardware(path: Path) -> Hardware:
-    """The hardware that the table in the file is for; TableError if the header is not that of a table.
+    """Read the hardware of the table in the file. TableError if the header is wrong.
 
-    Where the rows come last, as in canonical form, only the beginning is read. A damaged file that another program is
-    writing is read again.
+    Only the beginning is read if the rows come last, as in canonical form. A damaged file is read again while another
+    program writes it.
     """
-    return read_finished(path, _hardware)
 
+    def read(path: Path) -> Hardware:
+        try:
+            with open_regular(path) as file:
+                beginning = file.read(HEAD_BYTES)
+        except OSError as error:
+            raise TableError(f"cannot be read: {error.strerror}", path=path) from error
+        opening = _OPENING.search(beginning)
+        if opening:
+            with suppress(orjson.JSONDecodeError, Fault):
+                return decode_header(_head(beginning, opening)).hardware
+        data = read_bytes(path)
+        return _header(path, data, parse(path, data, MAX_VALUES)).hardware
 
-def _hardware(path: Path) -> Hardware:
-    beginning = _read(path, HEAD_BYTES)
-    opening = _OPENING.search(beginning)
-    if opening:
-        with suppress(orjson.JSONDecodeError, Fault):
-            return decode_header(_head(beginning, opening)).hardware
-    data = read_bytes(path)
-    return _header(path, data, parse(path, data, MAX_VALUES)).hardware
+    return read_finished(path, read)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file; TableError if it cannot be read or is too large for a table."""
+    """Read the file. TableError if it cannot be read or is too large for a table."""
     try:
         return read_at_most(path, MAX_BYTES)
     except OSError as error:
@@ -118,7 +148,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse(path: Path, data: bytes, most: int) -> Any:
-    """The JSON document in the bytes of the file; TableError if there is none, or one of more values than ``most``."""
+    """Parse the bytes of the file as JSON. TableError if they are none, or have more values than ``most``."""
     _require_size(path, data)
     if data.startswith(_SAFETENSORS, 4):
         raise TableError("a model, not a table (names of models end with .safetensors)", path=path)
@@ -146,7 +176,7 @@ def parse(path: Path, data: bytes, most: int) -> Any:
 
 
 def _require_size(path: Path, data: bytes) -> None:
-    """TableError for what was read elsewhere, such as from standard input, and is too large for a table."""
+    """Raise TableError for bytes, such as those of standard input, that are too large for a table."""
     if len(data) > MAX_BYTES:
         raise TableError(f"cannot be read: too large (allowed: {MAX_BYTES >> 20} MiB)", path=path) from OSError(
             str(path)
@@ -154,7 +184,7 @@ def _require_size(path: Path, data: bytes) -> None:
 
 
 def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError]:
-    """The faults of a document, as errors that name the places in the file it was parsed from."""
+    """Return the faults of a document as errors with their places in its file."""
     positions = Positions(data)
     return [
         TableError(
@@ -175,17 +205,8 @@ def _header(path: Path, data: bytes, document: Any) -> TableHeader:
         raise located(path, data, [fault])[0] from None
 
 
-def _read(path: Path, size: int) -> bytes:
-    """The beginning of a file."""
-    try:
-        with open_regular(path) as file:
-            return file.read(size)
-    except OSError as error:
-        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
-
-
 def _head(data: bytes, opening: re.Match[bytes]) -> Any:
-    """A file without its rows."""
+    """Return the document of a file without its rows."""
     head = data[: opening.start(1)] + b"]}"
     if has_more_values(head, MAX_VALUES):
         raise Fault("too many values")
@@ -193,9 +214,9 @@ def _head(data: bytes, opening: re.Match[bytes]) -> Any:
 
 
 def _chunks(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Chunk]:
-    """The rows of a file, many at a time. Each chunk begins with a row, so that none is empty.
+    """Return the rows of a file, many at a time. Each chunk begins with a row, so that none is empty.
 
-    Rows begin as the first does: after the same white space; where there is none, with the same name.
+    All rows begin as the first one: after the same white space, or without any, with the same name.
     """
     start = opening.start(1)
     row = b"," + (opening[1] + opening[2] if opening[1] else data[opening.start(2) : opening.end()])
@@ -210,30 +231,25 @@ def _chunks(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Ite
 
 
 class Rows:
-    """The rows of a file of a version that are good, and by number what is wrong with the others.
+    """The good rows of a file, the faults of the others by number, and the first row of each chunk."""
 
-    ``landmarks`` are the first rows of the chunks that were added.
-    """
-
-    def __init__(self, path: Path, version: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.entries: list[Entry] = []
         self.faults: dict[int, Fault] = {}
         self.landmarks: list[Landmark] = []
         self._path = path
-        self._version = version
-        self._decoder = FORMATS[version].rows
-        self._meaning = Meaning()
+        self._decoder = RowDecoder()
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of rows, good or not."""
         return len(self.entries) + len(self.faults)
 
     def add_chunk(self, chunk: Chunk) -> None:
-        """Decode a chunk, at once if all rows are good. JSONDecodeError if it is no list; TableError if too many."""
+        """Decode a chunk, at once if all rows are good. JSONDecodeError if it is no list, TableError if too long."""
         self.landmarks.append(Landmark(self.count, chunk.offset))
         try:
-            entries = list(map(self._meaning.entry, self._decoder.decode(chunk.text)))
+            entries = self._decoder.rows(chunk.text)
         except (MsgspecError, UnicodeDecodeError, Fault):
             self.add_parsed(orjson.loads(chunk.text))
         else:
@@ -242,52 +258,233 @@ class Rows:
                 raise _too_many_rows(self._path)
 
     def add_parsed(self, rows: list[Any]) -> None:
-        """Decode rows one by one; TableError if there are too many, or too many that are wrong."""
+        """Decode each row by itself. TableError if there are too many, or too many wrong rows."""
         for row in rows:
             if self.count >= MAX_ENTRIES:
                 raise _too_many_rows(self._path)
             try:
-                explain = len(self.faults) < EXPLAINED
-                self.entries.append(decode_entry(row, self._meaning, explain=explain, version=self._version))
+                self.entries.append(self._decoder.row(row, explain=len(self.faults) < EXPLAINED))
             except Fault as fault:
                 self.faults[self.count] = fault.inside("entries", self.count)
                 if len(self.faults) > MAX_WRONG:
-                    raise _wrong(self._path, self.faults) from None
+                    first = next(iter(self.faults.values()))
+                    reason = f"{first.reason}; and so on: more than {MAX_WRONG} rows are wrong, so that none is used"
+                    raise TableError(reason, path=self._path, where=dotted(first.path)) from None
 
 
 def _too_many_rows(path: Path) -> TableError:
     return TableError(f"too many (allowed: {MAX_ENTRIES})", path=path, where="entries")
 
 
-def _wrong(path: Path, faults: dict[int, Fault]) -> TableError:
-    """That there is hardly a good row."""
-    first = next(iter(faults.values()))
-    reason = f"{first.reason}; and so on: more than {MAX_WRONG} rows are wrong, so that none is used"
-    return TableError(reason, path=path, where=dotted(first.path))
+class TableHeader(NamedTuple):
+    """All of a table but its entries."""
+
+    schema: str
+    hardware: Hardware
+    provenance: dict[str, str | list[str]]
 
 
-def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
-    return Table(
-        header.hardware,
-        rows.entries,
-        header.provenance,
-        version=header.version,
-        schema=header.schema,
-        path=path,
-        digest=hashlib.sha256(data).hexdigest(),
-        errors=located(path, data, rows.faults.values()) if rows.faults else (),
-        skipped=tuple(rows.faults),
-        landmarks=rows.landmarks,
+def decode_header(document: object) -> TableHeader:
+    """Return the header of a table, without its entries. Fault has the first mistake.
+
+    The version comes first, because a file of another version has no other mistakes.
+    """
+    require_version(document)
+    try:
+        head = msgspec.convert(_whole(document, 2), HEAD)
+    except ValidationError as error:
+        raise first_broken_rule(document, str(error)) from None
+    name, arch, sm_count, aliases = msgspec.structs.astuple(head.hardware)
+    provenance = {} if head.provenance is None else msgspec.structs.asdict(head.provenance)
+    return TableHeader(
+        SCHEMA if head.schema is None else head.schema,
+        Hardware(name, arch, sm_count, tuple(aliases or ())),
+        {field: value for field, value in provenance.items() if value is not None},
     )
 
 
+def require_version(document: object) -> None:
+    """Raise Fault if the document is no table, or one of another version of the format."""
+    if not isinstance(document, dict):
+        raise Fault(f"{shown(document)} is not a table (a table is an object)")
+    if "schema_version" not in document:
+        raise Fault(f"is missing, so this is not a table (expected {SCHEMA_VERSION})", "schema_version")
+    found = document["schema_version"]
+    if isinstance(found, bool) or found != SCHEMA_VERSION:
+        newer = isinstance(found, int) and found > SCHEMA_VERSION
+        remedy = " (written by a newer diode_lut: upgrade)" if newer else ""
+        raise Fault(f"expected {SCHEMA_VERSION}, found {shown(found)}{remedy}", "schema_version")
+
+
+def _whole(value: Any, depth: int) -> Any:
+    """Return the value with numbers without a fraction as integers, to this depth of nesting."""
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if depth and isinstance(value, list):
+        return [_whole(item, depth - 1) for item in value]
+    if depth and isinstance(value, dict):
+        return {name: _whole(item, depth - 1) for name, item in value.items()}
+    return value
+
+
+_DEPTH = 3
+"""Nesting of numbers in a row: in an object, in a list, in a field."""
+
+_new = tuple.__new__
+_astuple = msgspec.structs.astuple
+_PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
+
+
+class _KnownConfigs(dict[Any, Config]):
+    """The configs of a template, by the values that ``pick`` takes from a decoded config.
+
+    A table has few different configs, so equal configs are the same object.
+    """
+
+    def __init__(self, template: str, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self._template, self._names = template, names
+        self.pick: Callable[[Any], Any] = attrgetter(*names) if names else type
+
+    def __missing__(self, picked: Any) -> Config:
+        values = (picked,) if len(self._names) == 1 else picked
+        config = Config.make(self._template, dict(zip(self._names, values, strict=True)) if self._names else {})
+        self[picked] = config
+        return config
+
+
+class RowDecoder:
+    """Makes entries of rows, and shares equal configs between them."""
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(list[ROW]).decode
+        self._parts = {}
+        for template, kind in CONFIGS.items():
+            *tunables, _ = kind.__struct_fields__
+            configs = _KnownConfigs(template, tuple(tunables))
+            self._parts[kind] = configs.__getitem__, configs.pick
+
+    def rows(self, text: bytes) -> list[Entry]:
+        """Decode a JSON list of rows. ValidationError or Fault if any is wrong."""
+        return list(map(self._entry, self._decode(text)))
+
+    def row(self, row: object, *, explain: bool = True) -> Entry:
+        """Decode a parsed row. Fault has the first mistake, in words unless ``explain`` is False."""
+        try:
+            decoded = msgspec.convert(row, ROW)
+        except ValidationError:
+            try:
+                decoded = msgspec.convert(_whole(row, _DEPTH), ROW)
+            except ValidationError as error:
+                raise first_broken_rule(row, str(error), "entry") if explain else Fault(str(error)) from None
+        entry = self._entry(decoded)
+        if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
+            raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
+        return entry
+
+    def _entry(self, row: Any) -> Entry:
+        op, dtype, layout, align, epilogue, variant, b, m, n, k, h, g, v, n_align, problems, configs, note = _astuple(
+            row
+        )
+        candidates = self._candidates(configs)
+        # This condition is cheap, and false for nearly all rows.
+        if (
+            op not in GEMMS
+            or dtype not in _PLAIN_DTYPES
+            or not (variant is h is g is v is n_align is None)
+            or (b is not None and b[0] > b[1])
+            or (m is not None and m[0] > m[1])
+            or (n is not None and n[0] > n[1])
+            or (k is not None and k[0] > k[1])
+        ):
+            for fault in mismatches(row):
+                raise fault
+        values = op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v, n_align
+        return _new(Entry, values)
+
+    def _candidates(self, configs: Sequence[Any]) -> tuple[Candidate, ...]:
+        parts = self._parts
+        candidates, seen = [], set()
+        for wire in configs:
+            config_of, pick = parts[type(wire)]
+            config = config_of(pick(wire))
+            seen.add(id(config))
+            candidates.append(_new(Candidate, (config, wire.gain_permille)))
+        if len(seen) < len(candidates):
+            found = [candidate.config for candidate in candidates]
+            number = next(number for number, config in enumerate(found) if config in found[:number])
+            raise Fault(f"{found[number]} is listed twice", "configs", number)
+        return tuple(candidates)
+
+    def readable(self, row: Mapping[str, Any]) -> tuple[Entry, list[Fault]]:
+        """Decode the good fields of a bad row, and find faults of these fields together."""
+        fields: dict[str, Any] = {}
+        faults: list[Fault] = []
+        for name in filter(row.__contains__, ROW_FIELDS):
+            with suppress(ValidationError):
+                fields[name] = msgspec.convert(_whole(row[name], _DEPTH - 1), ROW_FIELDS[name])
+        try:
+            fields["candidates"] = self._candidates(fields.pop("configs", ()))
+        except Fault as fault:
+            fields["candidates"] = ()
+            faults.append(fault)
+        entry = Entry._make(map(fields.get, Entry._fields))
+        return entry, [*faults, *mismatches(entry)]
+
+
+def decode_entry(row: object) -> Entry:
+    """Decode a parsed row. Fault has the first mistake in words."""
+    return RowDecoder().row(row)
+
+
+def mismatches(row: Any) -> Iterator[Fault]:
+    """Find fields of a row, or of an entry, in conflict with others.
+
+    These are ranges in the wrong order, and the first value or size that problems of the op do not have.
+    """
+    for name in SIZE_FIELDS:
+        low, high = getattr(row, name) or (0, 0)
+        if low > high:
+            yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
+    ops = MATMULS if row.op is None else (row.op,)
+    for name in ATTENTION_ONLY:
+        if getattr(row, name) is not None and name not in OP_SIZES[ops[0]]:
+            yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
+            return
+    for place, domain in enumerate(Domain._fields):
+        name = domain.removesuffix("s")
+        value = getattr(row, name)
+        having = tuple(op for op in ops if value is None or value in DOMAINS[op][place])
+        if not having:
+            allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
+            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no variants"
+            yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", name)
+            return
+        ops = having
+    yield from _useless_n_align(row)
+
+
+def _useless_n_align(row: Any) -> Iterator[Fault]:
+    if row.n_align is None:
+        return
+    if row.op not in GEMMS or row.dtype is None:
+        yield Fault(f"needs an op (allowed: {', '.join(GEMMS)}) and a dtype", "n_align")
+    elif row.n is not None:
+        low, high = row.n
+        columns = aligned_columns(row.op, row.dtype)
+        if low == high:
+            yield Fault("is for a range of n (leave it out)", "n_align")
+        elif row.n_align == 16 and high // columns * columns < low:
+            yield Fault(f"no n from {low} to {high} is a multiple of {columns}", "n_align")
+
+
 _paused = False
-"""Whether garbage collection is paused here."""
+"""Whether this module paused garbage collection."""
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles, of which loading makes none, and which grows with the number of objects."""
+    """Pause the search for cycles. Loading makes no cycles, and the search takes longer with each object."""
     global _paused
     if not gc.isenabled():
         yield
@@ -303,6 +500,6 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @in_forked_children
 def _collect_again() -> None:
-    """The thread that paused garbage collection is not in the forked process."""
+    """Switch garbage collection on. The thread that paused it is not in the forked process."""
     if _paused:
         gc.enable()

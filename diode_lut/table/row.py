@@ -1,4 +1,4 @@
-"""One row of a table: which problems it covers, and what it answers for them."""
+"""A row of a table: the problems it covers, and the configs it answers with."""
 
 from __future__ import annotations
 
@@ -15,40 +15,28 @@ from diode_lut.problem import (
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
+    OP_SIZES,
     SIZE_FIELDS,
     Problem,
-    aligned_columns,
 )
 from diode_lut.templates.config import Config
 
 Range = tuple[int, int]
 """Sizes from the first to the second, both included."""
 
-TEMPLATES_OF_VERSION_1 = (
-    "aten",
-    "triton_mm",
-    "triton_bmm",
-    "triton_mm_persistent_tma",
-    "decompose_k",
-    "cpp_gemm",
-)
-OPS_OF_VERSION_1 = ("mm", "addmm", "bmm", "baddbmm")
-DTYPES_OF_VERSION_1 = ("float16", "bfloat16", "float32", "tf32")
-"""Version 1 of the table format is frozen: what comes later, and optional tunables, are not part of it."""
-
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
-KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS)
-"""What selects problems, in the order in which rows are sorted. Left out, a field matches anything, ``op`` MATMULS."""
+KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS, "n_align")
+"""The fields of a key, in the order of files. A field left out matches anything, and ``op`` any of MATMULS."""
 
 
 class Candidate(NamedTuple):
-    """A config, and what it gains: 1000 * time of the baseline / time of the config, or None if not measured."""
+    """A config, and its gain: 1000 * time of the baseline / time of the config. None if it was not measured."""
 
     config: Config
     gain_permille: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of the config, then the gain if there is one."""
+        """Return the fields of the config, then the gain if there is one."""
         fields = self.config.to_json()
         if self.gain_permille is not None:
             fields["gain_permille"] = self.gain_permille
@@ -56,10 +44,10 @@ class Candidate(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A key, which says what problems the entry covers, and its candidates, best first.
+    """A row: a key, which selects problems, and candidates, best first.
 
-    A field of the key that is None matches anything. ``problems`` counts the measured problems that stand behind the
-    entry, ``note`` is for people. Making an entry directly checks nothing.
+    Fields of the key match anything if they are None. ``n_align`` restricts N, see ``Problem.n_align``. ``problems``
+    counts the measured problems behind the row, ``note`` is for people. Making an entry checks nothing.
     """
 
     op: str | None
@@ -78,6 +66,7 @@ class Entry(NamedTuple):
     h: Range | None = None
     g: Range | None = None
     v: Range | None = None
+    n_align: int | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -91,12 +80,12 @@ class Entry(NamedTuple):
 
     @property
     def kind(self) -> tuple[str | None, str | None, str | None, int | None, str | None, str | None]:
-        """op, dtype, layout, align, epilogue and variant; None matches anything."""
+        """The values of KIND_FIELDS, in which None matches anything."""
         return self.op, self.dtype, self.layout, self.align, self.epilogue, self.variant
 
     @property
     def sizes(self) -> tuple[Range | None, ...]:
-        """The ranges of b, m, n and k, of attention of h, g and v as well; None matches anything."""
+        """The ranges of b, m, n and k, and for attention of h, g and v. None matches anything."""
         if self.op in ATTENTION:
             return self.b, self.m, self.n, self.k, self.h, self.g, self.v
         return self.b, self.m, self.n, self.k
@@ -104,10 +93,10 @@ class Entry(NamedTuple):
     @property
     def key(self) -> tuple[str | int | Range | None, ...]:
         """The values of KEY_FIELDS."""
-        return (*self.kind, self.b, self.m, self.n, self.k, self.h, self.g, self.v)
+        return (*self.kind, self.b, self.m, self.n, self.k, self.h, self.g, self.v, self.n_align)
 
     def covers(self, problem: Problem) -> bool:
-        """Whether this entry may answer for the problem."""
+        """Whether the row may answer for the problem."""
         return (
             (self.op == problem.op or (self.op is None and problem.op in MATMULS))
             and self.dtype in (None, problem.dtype)
@@ -122,38 +111,26 @@ class Entry(NamedTuple):
             and (self.h is None or self.h[0] <= problem.h <= self.h[1])
             and (self.g is None or self.g[0] <= problem.g <= self.g[1])
             and (self.v is None or self.v[0] <= problem.v <= self.v[1])
-            and self.aligned_results in (None, problem.has_aligned_result)
+            and (self.n_align is None or self.n_align == problem.n_align)
         )
 
     @property
-    def aligned_results(self) -> bool | None:
-        """Whether the results of GEMMs that the row is for are aligned; None if it is for any.
-
-        A range of N that ``build`` made, between GEMMs of which all or none have aligned results, is for such GEMMs
-        only: about others, for which the library may take several times as long, nothing is known.
-        """
-        if self.problems is None or self.n is None or self.n[0] == self.n[1] or self.op is None or self.dtype is None:
-            return None
-        columns = aligned_columns(self.op, self.dtype)
-        first, last = (end % columns == 0 for end in self.n)
-        return first if first == last and columns > 1 else None
-
-    @property
     def covers_unbatched(self) -> bool:
-        """Whether the sizes that the entry covers include those of ops without a batch, whose b is 1."""
+        """Whether the range of b includes 1, the b of ops without a batch."""
         return self.b is None or self.b[0] == 1
 
     @property
     def volume(self) -> int:
-        """How many problems the entry covers, sizes up to MAX_SIZE counted: the fewer, the more specific.
+        """Count the problems of the row, with sizes up to MAX_SIZE. The fewer, the more specific.
 
-        mm and addmm have no batch, so that their b can only be 1, whether or not the key says so.
+        mm and addmm have no batch: their b is 1, whether or not the key says so. ``n_align`` does not lower the count.
         """
+        values = self.dtype, self.layout, self.epilogue, self.variant
         batched, unbatched = _width(self.b), int(self.covers_unbatched)
-        if self.op is None:
-            count = sum(_kinds(self, op) * (batched if op in BATCHED else unbatched) for op in MATMULS)
-        else:
-            count = _kinds(self, self.op) * (batched if self.op in BATCHED else unbatched)
+        count = sum(
+            _combinations(op, values) * (batched if op in BATCHED else unbatched)
+            for op in (MATMULS if self.op is None else (self.op,))
+        )
         if self.align is None:
             count *= len(ALIGNS)
         if self.op in ATTENTION:
@@ -162,27 +139,13 @@ class Entry(NamedTuple):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the entry covers one op, dtype, layout, align, variant and size, with any epilogue or with one."""
+        """Whether the row covers a single op, dtype, layout, align, variant and size, with any epilogue or with one."""
         if self.op is None:
             return False
         return self.volume == (len(DOMAINS[self.op].epilogues) if self.epilogue is None else 1)
 
-    @property
-    def least_version(self) -> int:
-        """The lowest version of the table format that can hold the entry."""
-        key = (
-            self.op in (None, *OPS_OF_VERSION_1)
-            and self.dtype in (None, *DTYPES_OF_VERSION_1)
-            and self.epilogue is None
-            and self.variant is None
-        )
-        configs = all(
-            config.template in TEMPLATES_OF_VERSION_1 and not config.has_optional_tunables for config in self.configs
-        )
-        return 1 if key and configs else 2
-
     def to_json(self) -> dict[str, Any]:
-        """The entry as a table file has it, fields in canonical order, those that are None left out."""
+        """Return the fields of the row in a file, in canonical order, without fields that are None."""
         fields: dict[str, Any] = {name: value for name, value in zip(KEY_FIELDS, self.key, strict=True) if value}
         if self.problems is not None:
             fields["problems"] = self.problems
@@ -192,8 +155,41 @@ class Entry(NamedTuple):
         return fields
 
 
-class _Kind(Protocol):
-    """Fields of a row's key; None matches anything."""
+class Coverage(NamedTuple):
+    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS. Rows alike have it alike."""
+
+    kind: tuple[Any, ...]
+    box: tuple[Range, ...]
+
+    def lies_inside(self, outer: Coverage) -> bool:
+        """Whether the outer coverage has all problems of this one."""
+        for (low, high), (lowest, highest) in zip(self.box, outer.box, strict=True):
+            if low < lowest or high > highest:
+                return False
+        return all(wide in (None, narrow) for narrow, wide in zip(self.kind, outer.kind, strict=True))
+
+
+def coverage(entry: Entry) -> Coverage:
+    """Return the problems of the row."""
+    return Coverage((*entry.kind, entry.n_align), box(entry))
+
+
+ANY: Range = (1, MAX_SIZE)
+ABSENT: Range = (1, 1)
+"""The range of a size for ops without that size."""
+
+
+def box(entry: Entry) -> tuple[Range, ...]:
+    """Return the row's ranges of SIZE_FIELDS."""
+    unbatched = entry.op is not None and entry.op not in BATCHED
+    sizes = (ABSENT if unbatched else entry.b or ANY, entry.m or ANY, entry.n or ANY, entry.k or ANY)
+    if entry.op is None or len(OP_SIZES[entry.op]) < len(SIZE_FIELDS):
+        return (*sizes, ABSENT, ABSENT, ABSENT)
+    return (*sizes, entry.h or ANY, entry.g or ANY, entry.v or ANY)
+
+
+class _HasKind(Protocol):
+    """Fields of a row's key. None matches anything."""
 
     @property
     def op(self) -> str | None: ...
@@ -209,14 +205,14 @@ class _Kind(Protocol):
     def variant(self) -> str | None: ...
 
 
-_K = TypeVar("_K", bound=_Kind)
+_K = TypeVar("_K", bound=_HasKind)
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
-    """The rows whose op, dtype, layout, alignment, epilogue and variant a problem has, and these as text.
+    """Return the rows that match the problem in all but sizes, and the compared fields as text.
 
-    Where there are none, the text ends with the first field in which the last of the rows differ. No epilogue and no
-    variant are not mentioned where rows match them.
+    Without such rows, the text ends with the first field in which the last rows differ. It leaves out an epilogue or a
+    variant if the problem has none and rows match that.
     """
     found, parts = list(rows), []
     for name in KIND_FIELDS:
@@ -234,77 +230,28 @@ def is_point(sizes: Range | None) -> bool:
     return sizes is not None and sizes[0] == sizes[1]
 
 
-def ops_of(kind: tuple[Any, ...]) -> tuple[str, ...]:
-    """The ops that have problems of a kind, as ``Entry.kind`` has it."""
-    op, dtype, layout, _, epilogue, variant = kind
-    return _ops_of(op, (dtype, layout, epilogue, variant))
-
-
 _Values = tuple[str | None, str | None, str | None, str | None]
-"""The dtype, layout, epilogue and variant of a row; None stands for any."""
+"""The dtype, layout, epilogue and variant of a row. None matches anything."""
+
+
+def ops_of(entry: Entry) -> tuple[str, ...]:
+    """Return the ops that have problems with the row's dtype, layout, epilogue and variant."""
+    return _ops_of(entry.op, (entry.dtype, entry.layout, entry.epilogue, entry.variant))
 
 
 @cache
 def _ops_of(op: str | None, values: _Values) -> tuple[str, ...]:
-    return tuple(each for each in (MATMULS if op is None else (op,)) if _count(each, values))
+    return tuple(each for each in (MATMULS if op is None else (op,)) if _combinations(each, values))
 
 
 @cache
-def _count(op: str, values: _Values) -> int:
-    """How many combinations of these values an op's problems have."""
+def _combinations(op: str, values: _Values) -> int:
+    """Count the combinations of these values among the problems of an op."""
     counts = 1
     for value, domain in zip(values, DOMAINS[op], strict=True):
         counts *= len(domain) if value is None else value in domain
     return counts
 
 
-def _kinds(entry: Entry, op: str) -> int:
-    return _count(op, (entry.dtype, entry.layout, entry.epilogue, entry.variant))
-
-
 def _width(sizes: Range | None) -> int:
     return MAX_SIZE if sizes is None else sizes[1] - sizes[0] + 1
-
-
-class Results(NamedTuple):
-    """The values of N from ``low`` to ``high``; if ``aligned`` is not None, only those with aligned results, or others.
-
-    Results are aligned where N is a multiple of ``columns``.
-    """
-
-    low: int
-    high: int
-    aligned: bool | None
-    columns: int
-
-    @classmethod
-    def of(cls, entry: Entry) -> Results:
-        """Those of a row."""
-        low, high = entry.n or (1, MAX_SIZE)
-        aligned = entry.aligned_results
-        if aligned is None or entry.op is None or entry.dtype is None:
-            return cls(low, high, None, 1)
-        return cls(low, high, aligned, aligned_columns(entry.op, entry.dtype))
-
-    def shared(self, other: Results) -> int | None:
-        """The least N that both rows, which share an op and a type, cover; None if there is none."""
-        chosen, rest = (self, other) if self.aligned is not None else (other, self)
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        if chosen.aligned is not None and rest.aligned not in (None, chosen.aligned):
-            return None
-        if chosen.aligned:
-            low += -low % chosen.columns
-        elif chosen.aligned is False:
-            low += low % chosen.columns == 0
-        return low if low <= high else None
-
-
-def places(sizes: Range, aligned: bool, columns: int) -> Range | None:
-    """Which of all N with aligned results, or of all others, are in a range, counted without gaps; None if none is."""
-    low, high = sizes
-    if aligned:
-        first, last = -(-low // columns), high // columns
-    else:
-        low, high = low + (low % columns == 0), high - (high % columns == 0)
-        first, last = low - low // columns, high - high // columns
-    return (first, last) if first <= last else None

@@ -18,7 +18,7 @@ from diode_lut.errors import DatasetError
         (b"\x1f\x8b\x08\x00", r"not a dataset: it begins with b'\x1f\x8b\x08\x00'"),
         (b"m,n,k\n1,2,3\n", "not a dataset: it begins with b'm,n,k"),
         (b"[1, 2]", "not a dataset: it begins with b'[1, 2]'"),
-        (b'{\n"schema_version": 1,\n"entries": []}', "a table, not a dataset"),
+        (b'{\n"schema_version": 2,\n"entries": []}', "a table, not a dataset"),
         (b"\x82\xb1diode_lut_da", "not a torch-diode dataset, or damaged"),
         (b"\x82\xb1diode_lut_dataset\x01", "damaged: no copy of its header can be read"),
     ],

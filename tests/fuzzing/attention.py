@@ -45,7 +45,6 @@ class AttentionCase(TableCase):
     attention: Attention
     backward: bool
     options: dict[str, Any]
-    schema_version = 2
 
     @property
     def tf32(self) -> bool:

@@ -52,7 +52,6 @@ class GroupedCase(TableCase):
     inputs: tuple[Input, Input, Input]
     before: bool
     following: str
-    schema_version = 2
 
     @property
     def tf32(self) -> bool:

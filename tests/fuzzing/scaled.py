@@ -38,7 +38,6 @@ class ScaledCase(TableCase):
     inputs: tuple[Input, ...]
     scaling: Scaling
     following: str
-    schema_version = 2
 
     @property
     def tf32(self) -> bool:

@@ -57,7 +57,7 @@ def git(clone: Path, *arguments: str, code: int = 0) -> str:
 def write(clone: Path, entries: list[dict[str, Any]], indent: int | None = 1) -> Path:
     hardware = {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132}
     path = clone / "tables" / "t.json"
-    path.write_text(json.dumps({"schema_version": 1, "hardware": hardware, "entries": entries}, indent=indent))
+    path.write_text(json.dumps({"schema_version": 2, "hardware": hardware, "entries": entries}, indent=indent))
     return path
 
 

@@ -13,7 +13,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.table import Candidate, Entry, Range, Table
 from diode_lut.table.edit import Merged, merge
 from diode_lut.table.format import key_text
-from diode_lut.table.table import overlaps, repeats
+from diode_lut.table.lookup import overlaps, repeats
 from diode_lut.templates.config import ATEN, Config
 from tests.strategies import STRATEGIES, share
 
@@ -169,9 +169,9 @@ def test_new_rows_that_contradict_each_other_are_settled_by_evidence() -> None:
     assert set(merge(None, table(one), table(nested)).table.entries) == {one, nested}
 
 
-def test_rows_of_build_for_other_results_do_not_contradict_each_other() -> None:
-    """Those for aligned results and those for others stay, although their ranges overlap."""
-    one, other = row(B, n=(1024, 4096), problems=2), row(C, n=(1023, 4095), problems=5)
+def test_rows_for_other_values_of_n_do_not_contradict_each_other() -> None:
+    """Rows with another ``n_align`` stay, although their ranges overlap."""
+    one, other = row(B, n=(1024, 4096), n_align=16), row(C, n=(1023, 4095), n_align=2)
     merged = merge(None, table(one), table(other))
     assert set(merged.table.entries) == {one, other}
     assert not merged.remarks

@@ -80,7 +80,7 @@ def template(name: str) -> list[Any]:
     a, b = torch.randn(*batch, 64, 48).bfloat16(), torch.randn(*batch, 48, 72).bfloat16()
     hardware = detect_hardware("cuda")
     table = {
-        "schema_version": 1,
+        "schema_version": 2,
         "hardware": {"name": hardware.name, "arch": hardware.arch, "sm_count": hardware.sm_count},
         "entries": [{"configs": [{"template": name, **BLOCKS}]}],
     }

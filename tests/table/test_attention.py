@@ -10,9 +10,10 @@ from diode_lut.errors import ProblemError
 from diode_lut.problem import ATTENTION, MAX_SIZE, VARIANTS, Modifications, Problem
 from diode_lut.table import Entry
 from diode_lut.table.faults import Fault
-from diode_lut.table.format import decode_entry, key_text
+from diode_lut.table.format import key_text
 from diode_lut.table.lint import contradictions, useless
-from diode_lut.table.table import Index, overlaps, shared_problem
+from diode_lut.table.lookup import Index, overlaps, shared_problem
+from diode_lut.table.read import decode_entry
 
 DEFAULT = {"template": "default"}
 SIZES = {"b": 2, "m": 512, "n": 1024, "k": 64, "h": 8, "g": 4, "v": 128}
@@ -133,5 +134,4 @@ def test_text_and_form() -> None:
     row = entry(**KIND, **exact())
     assert key_text(row) == ("flex_attention bfloat16 nt align 16 variant causal b 2 m 512 n 1024 k 64 h 8 g 4 v 128")
     assert decode_entry(row.to_json()) == row
-    assert row.least_version == 2
     assert str(PROBLEM) == "flex_attention causal 2x8x512x1024x64 v 128 g 4 bfloat16 nt align 16"

@@ -54,7 +54,7 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
         "12:35: entries[1].configs[0].block_m: unknown field (known: template, pad, gain_permille)",
         (
             "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, epilogue, variant, b, m, n, k, "
-            "h, g, v, problems, configs, note)"
+            "h, g, v, n_align, problems, configs, note)"
         ),
     ]
 
@@ -155,9 +155,9 @@ def test_padding_that_never_happens_is_reported(good: str, save: Save) -> None:
         {"op": "addmm", "epilogue": "light", "configs": [ATEN, padded]},
     ]
     assert _check(save, good, *rows) == [
-        "entries[0].configs[0].pad: Inductor does not pad baddbmm (what it pads: mm, addmm, bmm)",
-        "entries[1].configs[0].pad: Inductor does not pad float32 to multiples of 8 (4 is what it pads to)",
-        "entries[2].configs[0].pad: Inductor does not pad any dtype to multiples of 16 (4 or 8 is what it pads to)",
+        "entries[0].configs[0].pad: Inductor does not pad baddbmm (it pads: mm, addmm, bmm)",
+        "entries[1].configs[0].pad: Inductor does not pad float32 to multiples of 8 (it pads to 4)",
+        "entries[2].configs[0].pad: Inductor does not pad any dtype to multiples of 16 (it pads to 4 or 8)",
         "entries[3].configs[0].pad: m, n and k are multiples of 8 already, so that nothing is padded",
         "entries[6].configs[1].pad: a kernel with an epilogue in it takes operands as they are",
     ]
@@ -201,8 +201,8 @@ def test_overlaps_of_the_same_specificity_are_reported(good: str, save: Save) ->
     [
         ("", "is empty (expected a table, which is a JSON object)"),
         ("{", "not JSON: "),
-        ('{"schema_version": 3, "hardware": 1}', "expected 1 or 2, found 3 (written by a newer diode_lut: upgrade)"),
-        ('{"schema_version": 1, "x": ' + "[" * 1000 + "]" * 1000 + "}", "unknown field"),
+        ('{"schema_version": 3, "hardware": 1}', "expected 2, found 3 (written by a newer diode_lut: upgrade)"),
+        ('{"schema_version": 2, "x": ' + "[" * 1000 + "]" * 1000 + "}", "unknown field"),
     ],
 )
 def test_a_file_that_is_no_table_is_reported(content: str, expected: str, save: Save) -> None:
@@ -223,7 +223,7 @@ def recursion_limit() -> Iterator[None]:
 @pytest.mark.usefixtures("recursion_limit")
 def test_a_file_that_is_nested_too_deeply_is_reported(save: Save) -> None:
     """It is one error, not a RecursionError."""
-    (error,) = check_file(save('{"schema_version": 1, "entries": [' + "[" * 1000 + "]" * 1000 + "]}"))
+    (error,) = check_file(save('{"schema_version": 2, "entries": [' + "[" * 1000 + "]" * 1000 + "]}"))
     assert "is nested too deeply to be a table" in str(error)
 
 
@@ -328,13 +328,31 @@ def test_rows_that_narrower_rows_leave_nothing_are_reported(good: str, save: Sav
     assert _check(save, good, *rows) == [f"entries[0]: {reason}"]
 
 
-def test_rows_for_other_results_are_not_reported(good: str, save: Save) -> None:
-    """Of rows that build made, those for aligned results and those for others neither clash nor cover each other."""
+def test_rows_for_other_values_of_n_are_not_reported(good: str, save: Save) -> None:
+    """Rows with another ``n_align`` neither clash nor cover each other; rows without one do both."""
     row = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16, "k": [64, 64], "configs": [ATEN]}
-    built = [{**row, "m": m, "n": [1024, 4096], "problems": 3} for m in ([1, 8], [9, 16])]
+    aligned = [{**row, "m": m, "n": [1024, 4096], "n_align": 16} for m in ([1, 8], [9, 16])]
     rest = {**row, "m": [1, 16], "n": [1024, 4096]}
-    odd = {**row, "m": [1, 8], "n": [1023, 4095], "problems": 3}
-    assert _check(save, good, *built, rest, odd) == []
+    odd = {**row, "m": [1, 8], "n": [1023, 4095], "n_align": 2}
+    assert _check(save, good, *aligned, rest, odd) == []
+    reason = (
+        "covers mm 1x1024x64 float16 nn align 16 with the same specificity as entries[0] (make one of them narrower)"
+    )
+    assert _check(save, good, {**row, "m": [1, 8], "n": [1024, 4096]}, aligned[0]) == [f"entries[1]: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"op": "scaled_mm"}, "needs an op (allowed: mm, addmm, bmm, baddbmm) and a dtype"),
+        ({"op": "mm"}, "needs an op (allowed: mm, addmm, bmm, baddbmm) and a dtype"),
+        ({"op": "mm", "dtype": "tf32", "n": [5, 5]}, "is for a range of n (leave it out)"),
+        ({"op": "mm", "dtype": "tf32", "n": [5, 7]}, "no n from 5 to 7 is a multiple of 4"),
+    ],
+)
+def test_n_align_that_means_nothing_is_reported(fields: dict[str, Any], reason: str, good: str, save: Save) -> None:
+    """A row for some values of N needs to say for which type, and a range in which there are some."""
+    assert _check(save, good, {**fields, "n_align": 16, "configs": [ATEN]}) == [f"entries[0].n_align: {reason}"]
 
 
 def test_what_a_merge_left_open_is_reported(good: str, save: Save) -> None:

@@ -16,8 +16,8 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Range, Table, write_table
 from diode_lut.table.edit import merge, set_row
-from diode_lut.table.lint import check_file, unreachable
-from diode_lut.table.table import BLOCK_ROWS, ROW_STEPS, STEPS, Effort, overlaps
+from diode_lut.table.lint import check_file
+from diode_lut.table.lookup import ROW_STEPS, STEP_ROWS, STEPS, Effort, overlaps, unreachable
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 
@@ -69,11 +69,11 @@ def test_rows_that_many_rows_cover_take_few_steps(count: int) -> None:
 
 
 def test_looking_for_rows_that_are_not_there_is_work() -> None:
-    """A row that shares no problem with thousands of others takes steps for each block of them, and to prepare them."""
-    others = [row((size, size), (1, 8)) for size in range(1, 3 * BLOCK_ROWS + 1)]
+    """A row that shares no problem with thousands of others takes steps for some of them, and to prepare them."""
+    others = [row((size, size), (1, 8)) for size in range(1, 50 * STEP_ROWS + 1)]
     effort = Effort()
     assert list(unreachable(dict(enumerate([*others, row((9000, 9015), (9, 9))])), effort)) == []
-    assert STEPS - effort.left >= 9 * (len(others) + 1) + 4
+    assert STEPS - effort.left >= 8 * (len(others) + 1) + 50
 
 
 def test_overlaps_that_take_too_long_are_not_looked_for() -> None:
@@ -88,7 +88,7 @@ def test_overlaps_that_take_too_long_are_not_looked_for() -> None:
 
 def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a note with the number of rows, in each format, and the exit code is that of a good table."""
-    monkeypatch.setattr("diode_lut.table.table.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.lookup.STEPS", 0)
     path = tmp_path / "t.json"
     write_table(Table(GPU, [row((1, 8)), row((2, 2)), row((9, 16))]), path)
     (unused, contradictory) = check_file(path)
@@ -103,7 +103,7 @@ def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest
 
 def test_set_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is set whether or not it can be found out if it is ever used."""
-    monkeypatch.setattr("diode_lut.table.table.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.lookup.STEPS", 0)
     assert set_row(Table(GPU, [row((1, 8))]), row((2, 4))).undecided == 2
     write_table(Table(GPU, [row((1, 8))]), tmp_path / "t.json")
     result = call("set", tmp_path / "t.json", "mm", "--m", "1-4", "--config", "aten", "--note", "x")
@@ -114,7 +114,7 @@ def test_diff_says_that_pairs_were_not_looked_for(monkeypatch: pytest.MonkeyPatc
     """Rows that are narrowed are then called removed and added."""
     old, new = Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 4))])
     assert (compare(old, new).counts, compare(old, new).unpaired) == ({"narrowed": 1}, False)
-    monkeypatch.setattr("diode_lut.table.table.STEPS", 10)
+    monkeypatch.setattr("diode_lut.table.lookup.STEPS", 10)
     diff = compare(old, new)
     assert (diff.counts, diff.unpaired) == ({"added": 1, "removed": 1}, True)
     for table, name in ((old, "old.json"), (new, "new.json")):
@@ -127,14 +127,14 @@ def test_diff_counts_masks_and_pairs_as_work(monkeypatch: pytest.MonkeyPatch) ->
     """Rows without a partner take steps too, and each pair takes more than to find that it is none."""
     apart = Table(GPU, [row((size, size)) for size in range(1, 51)]), Table(GPU, [row((100, 101))] * 50)
     alike = Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 4))])
-    for (old, new), steps in ((apart, 8 * 50 + 49), (alike, 8 + 8 + 1 + 7)):
-        monkeypatch.setattr("diode_lut.table.table.STEPS", steps)
+    for (old, new), steps in ((apart, 8 * 50 + 49), (alike, 8 + 1 + 2 + 7)):
+        monkeypatch.setattr("diode_lut.table.lookup.STEPS", steps)
         assert compare(old, new).unpaired
 
 
 def test_merge_leaves_what_it_could_not_compare_to_people(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows stay, and it is a conflict."""
-    monkeypatch.setattr("diode_lut.table.table.STEPS", 0)
+    monkeypatch.setattr("diode_lut.table.lookup.STEPS", 0)
     merged = merge(None, Table(GPU, [row((1, 8))]), Table(GPU, [row((2, 9))]))
     assert len(merged.table.entries) == 2
     assert [str(remark) for remark in merged.conflicts] == [
@@ -147,7 +147,7 @@ def test_merge_has_one_limit_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> 
     ours, theirs = Table(GPU, [row((1, 8)), row((20, 27))]), Table(GPU, [row((2, 9))])
     said = {}
     for steps in (40, 80):
-        monkeypatch.setattr("diode_lut.table.table.STEPS", steps)
+        monkeypatch.setattr("diode_lut.table.lookup.STEPS", steps)
         said[steps] = [str(remark) for remark in merge(None, ours, theirs).conflicts]
     assert [steps for steps, remarks in said.items() if "were not looked for" in " ".join(remarks)] == [40]
 

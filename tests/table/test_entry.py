@@ -37,7 +37,7 @@ def test_each_field_of_the_key_counts(other: dict[str, Any]) -> None:
 def test_volume_counts_the_problems_that_are_covered(data: st.DataObject, draw_from: Any) -> None:
     """The volume is the number of possible problems that the entry covers, wherever these can be counted."""
     entry = data.draw(draw_from.entries.filter(lambda entry: None not in (entry.m, entry.n, entry.k)))
-    entry = entry._replace(b=entry.b or (1, 1))
+    entry = entry._replace(b=entry.b or (1, 1), n_align=None)
     if entry.op in ATTENTION:
         entry = entry._replace(h=entry.h or (1, 1), g=entry.g or (1, 1), v=entry.v or (1, 1))
     _, *ranges = entry.sizes

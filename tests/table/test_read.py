@@ -50,13 +50,13 @@ def test_a_good_file_becomes_a_table(good: str, save: Save) -> None:
         ),
         ("[1]", ":1:1: [1] is not a table (a table is an object)"),
         ("[1, 2, 3]", ":1:1: a list of 3 is not a table (a table is an object)"),
-        ("{}", ":1:1: schema_version: is missing, so this is not a table (expected 1 or 2)"),
+        ("{}", ":1:1: schema_version: is missing, so this is not a table (expected 2)"),
         (b"{\n\xff}", ":2:1: byte 0xff is not UTF-8 (expected a table, which is JSON; `build` makes one of a dataset)"),
         ("[" * 100_000, "not JSON: "),
-        ('{"schema_version": true}', "schema_version: expected 1 or 2, found true"),
-        ('{"schema_version": "1"}', 'schema_version: expected 1 or 2, found "1"'),
-        ('{"schema_version": 3, "rows": []}', "expected 1 or 2, found 3 (written by a newer diode_lut: upgrade)"),
-        ('{"schema_version": 1}', "hardware: is missing (required: schema_version, hardware, entries)"),
+        ('{"schema_version": true}', "schema_version: expected 2, found true"),
+        ('{"schema_version": "1"}', 'schema_version: expected 2, found "1"'),
+        ('{"schema_version": 3, "rows": []}', "expected 2, found 3 (written by a newer diode_lut: upgrade)"),
+        ('{"schema_version": 2}', "hardware: is missing (required: schema_version, hardware, entries)"),
     ],
 )
 def test_a_file_that_is_no_table_is_one_error(content: str | bytes, message: str, save: Save) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
-from diode_lut.problem import ATTENTION_ONLY, DOMAINS, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
-from diode_lut.table import Table, read_table, to_bytes
+from diode_lut.problem import ATTENTION_ONLY, DOMAINS, GEMMS, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.table import read as read_module
-from diode_lut.table.faults import table_validator
-from diode_lut.table.format import SCHEMA_VERSION, VERSIONS
+from diode_lut.table import read_table, to_bytes
+from diode_lut.table.faults import validator
 from diode_lut.table.lint import check_file
 from diode_lut.templates.config import TEMPLATES
 from tests.mutated import mutate
@@ -29,13 +27,7 @@ from tools import write_schema
 
 pytestmark = pytest.mark.usefixtures("nobody_writes")
 
-VERSION_1 = "dd92d55f9364c7ba43da358f6a91616a8e1b311a010328a837b56532a5399ef5"
-
-SCHEMAS = {version: table_validator(version).schema for version in VERSIONS}
-ROWS = {
-    version: Draft202012Validator({"$ref": "#/$defs/entry", "$defs": schema["$defs"]})
-    for version, schema in SCHEMAS.items()
-}
+SCHEMA: Any = validator().schema
 
 NUMBERS = [0, 1, 2, -1, 1.0, 16.0, 1.5, 64, 96, 4096, 4097, MAX_SIZE, MAX_SIZE + 1, 2.0**31, 1e300, 2**63]
 STRINGS = ["", "mm", "aten", "triton_mm", "decompose_k", "nn", "light"]
@@ -44,7 +36,7 @@ TIMES = [{"ns": 12345, "m": 1, "n": 1, "k": 1}, {"ns": 12345, "b": 2, "m": 8, "n
 JUNK = st.sampled_from([None, True, False, *NUMBERS, *STRINGS, *LISTS, *TIMES, {}, {"template": "aten"}]).map(
     copy.deepcopy
 )
-ROW_NAMES = ["op", "b", "m", "epilogue", "note", "problems", "ns", "configs"]
+ROW_NAMES = ["op", "b", "m", "n_align", "epilogue", "note", "problems", "ns", "configs"]
 CONFIG_NAMES = ["template", "block_m", "pad", "kpack", "k_split", "gain_permille"]
 HEAD_NAMES = ["$schema", "schema_version", "hardware", "provenance", "aliases", "torch", "datasets", "x", ""]
 NAMES = st.sampled_from(ROW_NAMES + CONFIG_NAMES) | st.sampled_from(HEAD_NAMES)
@@ -52,11 +44,8 @@ NAMES = st.sampled_from(ROW_NAMES + CONFIG_NAMES) | st.sampled_from(HEAD_NAMES)
 
 @st.composite
 def documents(draw: Any, tables: Any) -> Any:
-    """A table of some version, parsed, in which up to three values are not what they were."""
-    table = draw(tables)
-    if draw(st.booleans()):
-        table = Table(table.hardware, table.entries, table.provenance, version=1)
-    document = orjson.loads(to_bytes(table))
+    """A table, parsed, in which up to three values are not what they were."""
+    document = orjson.loads(to_bytes(draw(tables)))
     for _ in range(draw(st.integers(0, 3))):
         mutate(draw, document, NAMES, JUNK)
     return document
@@ -82,7 +71,16 @@ def _means_something(row: Any) -> bool:
     configs = [_tunables(config) for config in row["configs"]]
     distinct = all(config not in configs[:number] for number, config in enumerate(configs))
     possible = any(_is_possible(op, row) for op in ([row["op"]] if "op" in row else MATMULS))
-    return possible and ordered and distinct
+    return possible and ordered and distinct and ("n_align" not in row or _may_have_n_align(row))
+
+
+def _may_have_n_align(row: dict[str, Any]) -> bool:
+    """Whether the row is for some, but not all, N with this alignment."""
+    low, high = row.get("n", [1, MAX_SIZE])
+    if row.get("op") not in GEMMS or "dtype" not in row or low == high:
+        return False
+    columns = 16 // ITEMSIZES[row["dtype"]]
+    return row["n_align"] == 2 or any(n % columns == 0 for n in range(int(low), min(int(high), int(low) + columns) + 1))
 
 
 def _is_possible(op: str, row: dict[str, Any]) -> bool:
@@ -104,12 +102,10 @@ def _tunables(config: dict[str, Any]) -> dict[str, Any]:
 
 def _by_schema(document: Any) -> list[bool] | None:
     """Which rows are accepted, or None if the file is not."""
-    rows, version = document.get("entries"), document.get("schema_version")
-    if isinstance(version, bool) or version not in VERSIONS:
+    rows = document.get("entries")
+    if not validator().is_valid({**document, "entries": []} if isinstance(rows, list) else document):
         return None
-    if not table_validator(int(version)).is_valid({**document, "entries": []} if isinstance(rows, list) else document):
-        return None
-    return [ROWS[version].is_valid(row) and _means_something(row) for row in rows]
+    return [validator("entry").is_valid(row) and _means_something(row) for row in rows]
 
 
 def _by_reader(path: Path) -> list[bool] | None:
@@ -143,7 +139,7 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
     for _ in range(data.draw(st.integers(0, 4)) if rows else 0):
         mutate(data.draw, rows, NAMES, JUNK)
     header = {
-        "schema_version": data.draw(st.sampled_from(VERSIONS)),
+        "schema_version": 2,
         "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},
     }
     path = tmp_path_factory.getbasetemp() / "alike.json"
@@ -171,10 +167,9 @@ def test_check_names_what_the_reader_skips(data: st.DataObject, draw_from: Any, 
         assert all(error.where.split("]")[0] in named for error in skipped)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_schema_is_valid_itself(version: int) -> None:
+def test_the_schema_is_valid_itself() -> None:
     """The schema keeps to JSON Schema 2020-12."""
-    Draft202012Validator.check_schema(SCHEMAS[version])
+    Draft202012Validator.check_schema(SCHEMA)
 
 
 def _objects(schema: Any) -> Iterator[Any]:
@@ -188,16 +183,14 @@ def _objects(schema: Any) -> Iterator[Any]:
             yield from _objects(inner)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_objects_are_closed_and_fields_described(version: int) -> None:
+def test_objects_are_closed_and_fields_described() -> None:
     """No object takes unknown fields, and each field has a title and a description for editors to show."""
-    whole = SCHEMAS[version]
-    for schema in _objects(whole):
+    for schema in _objects(SCHEMA):
         assert schema.get("additionalProperties") is False or schema["title"] == "Config"
         for name, field in schema["properties"].items():
-            described = field if field is not True else whole["$defs"]["config"]["properties"][name]
+            described = field if field is not True else SCHEMA["$defs"]["config"]["properties"][name]
             if set(described) == {"$ref"}:
-                described = whole["$defs"][described["$ref"].rpartition("/")[2]]
+                described = SCHEMA["$defs"][described["$ref"].rpartition("/")[2]]
             assert described["title"], name
             assert described["description"].endswith((".", ":", "...", "YYYY-MM-DD", "cpu-avx512")), name
 
@@ -205,7 +198,7 @@ def test_objects_are_closed_and_fields_described(version: int) -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_each_template_has_exactly_its_tunables(template: str) -> None:
     """For every template the schema takes all tunables with their allowed values, needs each, and takes no other."""
-    config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMAS[SCHEMA_VERSION]["$defs"]})
+    config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMA["$defs"]})
     good = {
         "template": template,
         **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].required},
@@ -221,11 +214,5 @@ def test_each_template_has_exactly_its_tunables(template: str) -> None:
 
 
 def test_the_schema_file_is_what_the_registry_says() -> None:
-    """The schema of the newest version is generated from the templates and limits in the code."""
+    """The schema is generated from the types and templates in the code."""
     assert write_schema.PATH.read_text(encoding="utf-8") == write_schema.text(write_schema.table())
-
-
-def test_version_1_is_frozen() -> None:
-    """The schema of version 1 does not change with the code."""
-    path = write_schema.PATH.with_name("table.v1.schema.json")
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == VERSION_1

@@ -117,7 +117,7 @@ function placeAmong(sizes, size) {
 // The model's answer at the nearest sizes in the grid, or null if there are none or it does not rank there.
 function nearestAnswer(data, problem) {
   const part = data.grid?.kinds.find((kind) => KIND_FIELDS.every((field) => kind[field] === problem[field]));
-  if (!part || problem.align !== 16 || !hasAlignedResult(data, problem)) return null;
+  if (!part || problem.align !== 16 || nAlignOf(data, problem) !== 16) return null;
   const names = Object.keys(part.sizes);
   const places = names.map((name) => placeAmong(part.sizes[name], problem[name]));
   const index = names.reduce((sum, name, number) => sum * part.sizes[name].length + places[number], 0);
@@ -181,14 +181,14 @@ function readAsked(data, form) {
   return Object.values(sizes).includes(null) || sizes.h % sizes.g ? null : { ...problem, align: alignOf(data, problem) };
 }
 
-// Whether all rows of a packed result are multiples of 16 bytes; rows of a table may be for such problems only.
-const hasAlignedResult = (data, { op, dtype, n }) => data.ops[op].attention || data.ops[op].grouped || BYTES[dtype] === 1 || (n * BYTES[dtype]) % 16 === 0;
+// 16 if every row of a packed result starts on a 16-byte boundary, else 2. Rows of a table may be for problems with one of these.
+const nAlignOf = (data, { op, dtype, n }) => (data.ops[op].attention || data.ops[op].grouped || BYTES[dtype] === 1 || (n * BYTES[dtype]) % 16 === 0 ? 16 : 2);
 
 const SAME = [...CHOSEN_FIELDS, "align", "epilogue"];
 const isFor = (data, row, { op }) => row.op === op || (row.op === null && !data.ops[op].attention && !data.ops[op].grouped);
 const covers = (data, row, problem) =>
   SAME.every((field) => [null, problem[field]].includes(row[field])) &&
-  [null, hasAlignedResult(data, problem)].includes(row.aligned_results) &&
+  [null, nAlignOf(data, problem)].includes(row.n_align) &&
   ALL_SIZES.every((size) => overlap(row[size], [problem[size], problem[size]]));
 
 // The bytes of all operands and results.
