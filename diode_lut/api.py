@@ -16,8 +16,8 @@ from diode_lut.decide.explain import explain as explanation_of
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.errors import ProblemError, SettingError
 from diode_lut.hardware import Hardware
+from diode_lut.log import warn_once
 from diode_lut.problem import Problem
-from diode_lut.process import warn_once
 from diode_lut.receipts import recorder
 from diode_lut.receipts.recorder import Counts
 from diode_lut.settings import Settings, config

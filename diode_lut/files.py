@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from diode_lut.errors import DiodeLutError, let_pass
-from diode_lut.process import warn_once
+from diode_lut.log import warn_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +28,44 @@ if sys.platform != "win32":
     import fcntl
     import grp
     import pwd
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def tables_directory() -> Path:
+    """Return the directory of the shipped tables."""
+    return _directory("tables")
+
+
+def schemas_directory() -> Path:
+    """Return the directory of the JSON Schemas."""
+    return _directory("schemas")
+
+
+def documents_directory() -> Path:
+    """Return the directory of the documentation."""
+    return _directory("docs")
+
+
+def _directory(name: str) -> Path:
+    """Return a directory inside the installed package, or next to it in a checkout."""
+    installed = _PACKAGE / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+def own_directory() -> Path | None:
+    """Return the directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``. None without a home."""
+    config = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(config):  # noqa: PTH117 (these raise nothing)
+        config = os.path.expanduser("~/.config")  # noqa: PTH111
+    return Path(config, "diode_lut") if os.path.isabs(config) else None  # noqa: PTH117
+
+
+def own_tables_directory() -> Path | None:
+    """Return the directory of the user's own tables, which need no name: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
+    directory = own_directory()
+    return None if directory is None else directory / "tables"
+
 
 _Read = TypeVar("_Read")
 

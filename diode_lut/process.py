@@ -5,64 +5,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
-
-from diode_lut.errors import printable
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
 __version__ = "0.1.0"
-
-_PACKAGE = Path(__file__).resolve().parent
-
-
-def tables_directory() -> Path:
-    """Return the directory of the shipped tables."""
-    return _directory("tables")
-
-
-def schemas_directory() -> Path:
-    """Return the directory of the JSON Schemas."""
-    return _directory("schemas")
-
-
-def documents_directory() -> Path:
-    """Return the directory of the documentation."""
-    return _directory("docs")
-
-
-def _directory(name: str) -> Path:
-    """Return a directory inside the installed package, or next to it in a checkout."""
-    installed = _PACKAGE / name
-    return installed if installed.is_dir() else _PACKAGE.parent / name
-
-
-def own_directory() -> Path | None:
-    """Return the directory of the user's own configuration, ``$XDG_CONFIG_HOME/diode_lut``. None without a home."""
-    config = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(config):  # noqa: PTH117 (these raise nothing)
-        config = os.path.expanduser("~/.config")  # noqa: PTH111
-    return Path(config, "diode_lut") if os.path.isabs(config) else None  # noqa: PTH117
-
-
-def own_tables_directory() -> Path | None:
-    """Return the directory of the user's own tables, which need no name: ``$XDG_CONFIG_HOME/diode_lut/tables``."""
-    directory = own_directory()
-    return None if directory is None else directory / "tables"
-
 
 _CODE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 (pathlib is slower, and this is done at import)
 
@@ -76,11 +34,11 @@ def code_digest() -> str:
 
     It takes 10 ms, once. Compiled copies Python keeps count only if there is nothing else.
     """
-    import hashlib  # not when this package is imported: OpenSSL takes its time
+    import hashlib  # not when this package is imported: these take their time
+    from pathlib import Path
 
     digest = hashlib.sha256()
-    for name in sorted(file.path for file in _code_files(_CODE)):
-        path = Path(name)
+    for path in map(Path, sorted(file.path for file in _code_files(_CODE))):
         data = path.read_bytes()
         digest.update(f"{path.relative_to(_CODE).as_posix()} {len(data)}\n".encode())
         digest.update(data)
@@ -100,6 +58,7 @@ def is_code_as_imported() -> bool:
     """
     if _imported is None or _code() == _imported:
         return True
+    from diode_lut.log import warn_once
 
     warn_once("diode_lut was replaced while it is in use: start the program again; until then caches do not serve it")
     return False
@@ -121,23 +80,6 @@ def _code_files(directory: str) -> Iterator[os.DirEntry[str]]:
                     yield from _code_files(entry.path)
             elif ".py" in entry.name:
                 yield entry
-
-
-class _Unasked(logging.Logger):
-    """Show warnings only, however much the program shows of its own, until a level is set for this logger itself."""
-
-    def getEffectiveLevel(self) -> int:  # noqa: N802 (logging's name)
-        return self.level or max(super().getEffectiveLevel(), logging.WARNING)
-
-
-log = logging.getLogger("diode_lut")
-log.__class__ = _Unasked
-
-
-@lru_cache(maxsize=1024)
-def warn_once(message: str) -> None:
-    """Log ``message`` as a warning, the first time in this process."""
-    log.warning("%s", printable(message))
 
 
 _actions: list[Callable[[], None]] = []

@@ -18,8 +18,9 @@ from diode_lut.decide.dynamic import Axis
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.errors import MissError, printable
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
+from diode_lut.log import log, warn_once
 from diode_lut.problem import Problem
-from diode_lut.process import __version__, code_digest, in_forked_children, is_code_as_imported, log, warn_once
+from diode_lut.process import __version__, code_digest, in_forked_children, is_code_as_imported
 from diode_lut.receipts import recorder
 from diode_lut.settings import CHOOSER, DEVICE, SAME_ARCH, USER, Settings, config
 from diode_lut.templates.config import Config

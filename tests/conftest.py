@@ -18,8 +18,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from diode_lut import config, files, snapshot
-from diode_lut import files as unfinished
-from diode_lut import process as resources
 from diode_lut.errors import TableError
 from diode_lut.table import read_table, write_table
 from tests.forks import INDUCTOR, Forks, first_compile, forks_after
@@ -124,8 +122,8 @@ def table_file(tmp_path: Path) -> Callable[..., Path]:
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty directory that takes the place of the shipped tables, as if the package lay in a checkout next to it."""
     snapshot.forget_tables()
-    (tmp_path / "schemas").symlink_to(resources.schemas_directory())
-    monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "diode_lut")
+    (tmp_path / "schemas").symlink_to(files.schemas_directory())
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "diode_lut")
     directory = tmp_path / "tables"
     directory.mkdir()
     yield directory
@@ -142,7 +140,7 @@ def no_tables(shipped: Path) -> Iterator[None]:
 @pytest.fixture
 def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is writing the files that are read here, so a reader of a bad one does not wait for the rest of it."""
-    monkeypatch.setattr(unfinished, "_UNFINISHED_PAUSE_S", 0)
+    monkeypatch.setattr(files, "_UNFINISHED_PAUSE_S", 0)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from diode_lut.decide.catalog import (
 )
 from diode_lut.decide.decide import Sources
 from diode_lut.errors import HardwareError, TableError, printable
+from diode_lut.files import own_tables_directory
 from diode_lut.hardware import Hardware
-from diode_lut.process import own_tables_directory
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 H100 = Hardware("NVIDIA H100 80GB HBM3", "sm_90", 132)

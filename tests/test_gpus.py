@@ -10,8 +10,8 @@ import pytest
 
 import diode_lut
 from diode_lut.decide.catalog import find_hardware, tiers_for
+from diode_lut.log import warn_once
 from diode_lut.problem import Problem
-from diode_lut.process import warn_once
 from diode_lut.snapshot import forget_tables
 from tests.documents import ROOT
 

@@ -19,7 +19,7 @@ from diode_lut.cli import COMMANDS, SECTIONS, main
 from diode_lut.cli import arguments as typed
 from diode_lut.cli.output import CHANGES, Bars, Minutes, say
 from diode_lut.errors import install_command
-from diode_lut.process import documents_directory
+from diode_lut.files import documents_directory
 from tests.commands import call
 from tests.documents import COMMANDS_PAGE
 

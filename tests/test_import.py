@@ -113,7 +113,7 @@ def test_log_messages_are_not_in_those_of_the_program(before: str, shown: list[s
         f"{before}\n"
         "problem = diode_lut.Problem.of('mm', 8, 8, 8, dtype='float32', layout='nn')\n"
         "diode_lut.select(problem, hardware=diode_lut.Hardware('No GPU of this name', 'sm_1', 1))\n"
-        "from diode_lut.process import warn_once\n"
+        "from diode_lut.log import warn_once\n"
         "warn_once('')\n"
     )
     assert run(code, DIODE_LUT_TABLES="").split() == shown

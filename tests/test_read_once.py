@@ -81,6 +81,7 @@ READING = [
     "export inductor-table a.json -o new.json",
     "export timings d.msgpack --problems p.json -o new.json",
     "export timings d.msgpack -o new.json",
+    "fmt a.json",
     "import inductor-table a.json -o new.json --hardware NVIDIA_H200,sm_90,132",
     "merge a.json b.json c.json -o new.json",
     "pack d.msgpack -o new.msgpack.zst",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut import process as resources
+from diode_lut import files as resources
 from diode_lut.decide.catalog import find_tables, shipped_models, shipped_tables
 
 ROOT = Path(diode_lut.__file__).parent.parent

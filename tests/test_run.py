@@ -20,7 +20,7 @@ import pytest
 from diode_lut.cli import main
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
-from diode_lut.programs.account import Run, summary
+from diode_lut.programs.account import ProgramRun, summary
 from diode_lut.programs.launch import STARTUP, Ended
 from diode_lut.receipts.read import read_receipt
 from diode_lut.receipts.receipt import Device, Hit, Receipt
@@ -221,7 +221,7 @@ def test_what_cpp_kernels_cost_is_said() -> None:
     for config, count in (("cpp_gemm", 1), ("aten", 0)):
         device = Device(hits=Counter({Hit(problem, "user", "", "", (config,)): 2}))
         receipt = Receipt(1, devices={Hardware("A CPU", "cpu-avx2", 1): device})
-        lines = summary(Run(Ended(0, 1.0, interrupted=False), receipt), None, "")
+        lines = summary(ProgramRun(Ended(0, 1.0, interrupted=False), receipt), None, "")
         assert sum(line.startswith("C++ kernels: for 1 GEMM; each takes the compiler ") for line in lines) == count
 
 

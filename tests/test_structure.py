@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from diode_lut.files import schemas_directory
 from diode_lut.problem import ALIGNS, DTYPES, LAYOUTS, MAX_SIZE, OPS
-from diode_lut.process import schemas_directory
 from diode_lut.table.format import MAX_CONFIGS, MAX_ENTRIES
 from diode_lut.templates.config import TEMPLATES
 
@@ -21,6 +21,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 RUNTIME = (
     "errors",
+    "log",
     "process",
     "problem",
     "hardware",

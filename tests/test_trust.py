@@ -11,7 +11,7 @@ import pytest
 from diode_lut.decide.catalog import distrusted, find_tables, tiers_for
 from diode_lut.files import distrust
 from diode_lut.hardware import Hardware
-from diode_lut.process import warn_once
+from diode_lut.log import warn_once
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 ATEN = {"configs": [{"template": "aten"}]}

@@ -32,7 +32,8 @@ from diode_lut.formats import write_table as exported
 from diode_lut.formats.content import Facts, Timings
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
-from diode_lut.model.weights import KEY, header_text, metadata_of, read_model, read_model_hardware, write_model
+from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
+from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
 from diode_lut.receipts.read import decode_receipt, read_receipt
 from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions, receipt_bytes

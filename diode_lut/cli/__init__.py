@@ -17,7 +17,8 @@ import click
 
 from diode_lut.cli.output import say_error
 from diode_lut.errors import DiodeLutError, printable
-from diode_lut.process import __version__, documents_directory
+from diode_lut.files import documents_directory
+from diode_lut.process import __version__
 from diode_lut.settings import config
 
 SECTIONS = {

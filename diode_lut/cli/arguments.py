@@ -26,10 +26,9 @@ from diode_lut.errors import (
     size_of,
     variant_of,
 )
-from diode_lut.files import read_at_most
+from diode_lut.files import read_at_most, tables_directory
 from diode_lut.hardware import KNOWN, Hardware, detect_hardware, gpus_of, slug
 from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
-from diode_lut.process import tables_directory
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -34,8 +34,9 @@ from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.collector import Executor, collect, open_executor
 from diode_lut.measure.methods import METHODS
 from diode_lut.measure.tasks import Outcome
+from diode_lut.model.header import SUFFIX
 from diode_lut.model.training_set import Split
-from diode_lut.model.weights import SUFFIX, write_model
+from diode_lut.model.weights import write_model
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Table, write_table
 from diode_lut.table.read import read_bytes

@@ -237,8 +237,8 @@ def read_dataset(
             raise DatasetError(f"{path}: a table, not a dataset")
         if start.lstrip()[:1] == b"{":
             return open_torch_diode(path, file, JsonCursor, hardware, layout, contents)
-        if MAGIC.encode() in start[:256] or start.startswith(ZSTD_MAGIC) or holds_frames(start):
-            return open_stream(path, contents)
+        if MAGIC.encode() in start[:256] or _begins_stream(start):
+            return _stream(path, file, contents)
         if _begins_with_map(start):
             return open_torch_diode(path, file, MsgpackCursor, hardware, layout, contents)
         raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
@@ -249,7 +249,12 @@ def is_dataset(contents: bytes) -> bool:
     start = contents[:_BEGINNING_BYTES]
     if start.lstrip()[:1] == b"{":
         return b'"schema_version"' not in start and b'"operation"' in start
-    return bool(start) and (start.startswith(ZSTD_MAGIC) or holds_frames(start) or _begins_with_map(start))
+    return bool(start) and (_begins_stream(start) or _begins_with_map(start))
+
+
+def _begins_stream(start: bytes) -> bool:
+    """Whether our own format begins here, compact or not, perhaps damaged."""
+    return start.startswith(ZSTD_MAGIC) or holds_frames(start)
 
 
 def _begins_with_map(start: bytes) -> bool:
@@ -260,7 +265,15 @@ def _begins_with_map(start: bytes) -> bool:
 def open_stream(path: Path, contents: bytes | None = None) -> Dataset:
     """Return the dataset in a file of our own format, compact or not. DatasetError if its header cannot be read."""
     with opened(path, contents) as file:
-        header = read_header(path, file)
+        start = file.read(_BEGINNING_BYTES)
+        file.seek(0)
+        if start and not _begins_stream(start):
+            raise DatasetError(f"{path}: not a dataset in diode_lut's own format: it begins with {start[:16]!r}")
+        return _stream(path, file, contents)
+
+
+def _stream(path: Path, file: Readable, contents: bytes | None) -> Dataset:
+    header = read_header(path, file)
     return Dataset(path, header, partial(_records, path, header), contents)
 
 

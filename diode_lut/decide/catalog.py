@@ -14,10 +14,10 @@ from diode_lut.decide.choosers import Chooser, ChooserSource
 from diode_lut.decide.decide import Tier
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.errors import HardwareError, ModelError, TableError, as_command, let_shortage_pass
-from diode_lut.files import distrust
+from diode_lut.files import distrust, own_tables_directory, tables_directory
 from diode_lut.hardware import Hardware, is_called, known_gpu, slug
-from diode_lut.model.weights import SUFFIX, read_model_hardware
-from diode_lut.process import own_tables_directory, tables_directory, warn_once
+from diode_lut.log import warn_once
+from diode_lut.model.header import SUFFIX, read_model_hardware
 from diode_lut.settings import CHOOSER, DEVICE, MODEL, SAME_ARCH, TIERS, USER
 from diode_lut.table import Table, read_hardware, read_table
 from diode_lut.table.read import table_of

@@ -17,8 +17,8 @@ from typing import Any
 from diode_lut.decide.sources import Answer, Source, Threshold, unmeasured_time
 from diode_lut.errors import ProblemError, SettingError, let_pass, printable
 from diode_lut.hardware import Hardware
+from diode_lut.log import log
 from diode_lut.problem import Problem
-from diode_lut.process import log
 from diode_lut.settings import CHOOSER
 from diode_lut.templates.config import Config
 

@@ -47,8 +47,8 @@ from diode_lut.hook.answer import CannotRun
 from diode_lut.hook.branches import Branches, generate_branches
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.switch import leave
+from diode_lut.log import warn_once
 from diode_lut.problem import NO_EPILOGUE, ROW_BYTES, Problem
-from diode_lut.process import warn_once
 from diode_lut.templates.config import ATEN, Config
 
 _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)

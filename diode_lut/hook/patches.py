@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from diode_lut.errors import let_pass
 from diode_lut.hook.switch import cache_identity, leave, turn_off
 from diode_lut.hook.versions import release, require_same_parameters, set_choices_factory
-from diode_lut.process import in_forked_children, warn_once, when_imported
+from diode_lut.log import warn_once
+from diode_lut.process import in_forked_children, when_imported
 
 Undo = Callable[[], object]
 

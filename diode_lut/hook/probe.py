@@ -17,8 +17,8 @@ import torch
 
 from diode_lut import probe
 from diode_lut.errors import let_pass
+from diode_lut.log import warn_once
 from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
-from diode_lut.process import warn_once
 
 _MAX_CALLS, _MAX_SECONDS = 500, 20.0
 """The number of calls to trace, besides first ones, and the time for them."""

@@ -25,6 +25,7 @@ from diode_lut.decide.dynamic import Axis
 from diode_lut.errors import ProblemError
 from diode_lut.hook.snapshot import compile_range, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS, TEMPLATE_OF_UID, UIDS, hint_of
+from diode_lut.log import log
 from diode_lut.problem import (
     FLOAT8,
     INT8,
@@ -43,7 +44,6 @@ from diode_lut.problem import (
     Scaling,
 )
 from diode_lut.problem import problem_of as problem_from
-from diode_lut.process import log
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, pad_multiple, padded
 
 TORCH_DTYPES = {

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from diode_lut.errors import let_pass
-from diode_lut.process import warn_once
+from diode_lut.log import warn_once
 from diode_lut.settings import config
 
 _MISFITS = (AttributeError, ImportError, TypeError)

@@ -26,6 +26,7 @@ from diode_lut.errors import let_pass
 from diode_lut.hook.choices import build_choice
 from diode_lut.hook.problems import TORCH_DTYPES
 from diode_lut.hook.versions import failure_reason
+from diode_lut.log import log
 from diode_lut.measure.gemm import MAX_BATCH, Specialization, tensors_of
 from diode_lut.measure.programs import COMPILE_LIMIT_S, Compiled, Operands
 from diode_lut.problem import (
@@ -36,7 +37,6 @@ from diode_lut.problem import (
     Problem,
     Scaling,
 )
-from diode_lut.process import log
 from diode_lut.settings import config as settings
 from diode_lut.templates.config import ATEN, Config, padded
 

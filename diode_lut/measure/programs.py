@@ -30,8 +30,8 @@ from diode_lut.hook.choices import build_choice
 from diode_lut.hook.lists import build_grouped, grouped_of
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.versions import failure_reason
+from diode_lut.log import log
 from diode_lut.problem import Problem
-from diode_lut.process import log
 from diode_lut.templates.config import ATEN, Config
 
 COMPILE_LIMIT_S = 120.0

@@ -19,10 +19,9 @@ from diode_lut.dataset import read_dataset
 from diode_lut.decide.sources import TableSource, shown
 from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.evaluate import evaluate
-from diode_lut.files import append, open_to_append
+from diode_lut.files import append, open_to_append, own_directory, own_tables_directory
 from diode_lut.hardware import Hardware, slug
 from diode_lut.problem import Problem
-from diode_lut.process import own_directory, own_tables_directory
 from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipts.read import read_receipt

@@ -13,8 +13,8 @@ import orjson
 
 from diode_lut.files import has_more_values
 from diode_lut.hardware import Hardware
+from diode_lut.log import warn_once
 from diode_lut.problem import Problem
-from diode_lut.process import warn_once
 
 MAX_PERMILLE = 1_000_000
 """Maximum gain in a receipt, in thousandths."""

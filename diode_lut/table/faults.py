@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from diode_lut.errors import dtype_of, op_of
-from diode_lut.process import schemas_directory
+from diode_lut.files import schemas_directory
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

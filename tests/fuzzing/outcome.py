@@ -13,7 +13,7 @@ import torch
 
 import diode_lut
 from diode_lut.hardware import detect_hardware
-from diode_lut.process import warn_once
+from diode_lut.log import warn_once
 from diode_lut.receipts.recorder import Counts
 from tests.fake_cuda import H200, Lowered, compile_triton
 from tests.fuzzing.cases import TableCase

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.errors import ReceiptError
+from diode_lut.files import schemas_directory
 from diode_lut.hardware import Hardware
 from diode_lut.problem import MAX_SIZE, Problem
-from diode_lut.process import schemas_directory
 from diode_lut.receipts.read import MAX_COUNT, decode_receipt, read_receipt
 from diode_lut.receipts.receipt import MAX_PERMILLE, Device, Miss, NoChoice, Receipt, merge_receipts, receipt_bytes
 from tests.mutated import containers, mutate

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diode_lut.files import schemas_directory
 from diode_lut.hardware import Hardware
-from diode_lut.process import schemas_directory
 from diode_lut.table import Candidate, Entry, Table, read_table, to_bytes, write_table
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
