@@ -114,14 +114,14 @@ def time_all(
         except RuntimeError as error:  # noqa: PERF203
             failures.append(Timing(config, None, failure_reason(error, "launch")))
     limit = max(_SLOW_FACTOR * min(first.values()), _SLOW_NS) if first else 0
-    running = [config for config, ns in first.items() if ns <= limit]
-    times: dict[Config, list[float]] = {}
     for config, ns in first.items():
-        if ns <= limit:
-            times[config] = []  # the first launch is slower than the others
-        else:
+        if ns > limit:
             with watch(problem, config):
-                times[config] = [min(ns, bench.once(launches[config]))]
+                first[config] = min(ns, bench.once(launches[config]))
+    running = [config for config, ns in first.items() if ns <= limit]
+    times = {
+        config: [ns] if ns > limit else [] for config, ns in first.items()
+    }  # rough times count if nothing else does
     with watch(problem):
         for factor, rounds in _QUICK_ROUNDS:
             middle = {config: median_low(times[config] or [1.0]) for config in running}
