@@ -119,9 +119,7 @@ def time_all(
             with watch(problem, config):
                 first[config] = min(ns, bench.once(launches[config]))
     running = [config for config, ns in first.items() if ns <= limit]
-    times = {
-        config: [ns] if ns > limit else [] for config, ns in first.items()
-    }  # rough times count if nothing else does
+    times = {config: [ns] if ns > limit else [] for config, ns in first.items()}
     with watch(problem):
         for factor, rounds in _QUICK_ROUNDS:
             middle = {config: median_low(times[config] or [1.0]) for config in running}

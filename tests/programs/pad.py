@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 from tests.interpreter.device import interpreter_cuda
@@ -97,17 +98,22 @@ def run(
     from torch._inductor.utils import run_and_get_code
 
     import diode_lut
+    from diode_lut.hook.patches import should_pad
 
     torch._dynamo.reset()
     asked: list[str] = []
-    question: Any = pad_mm._should_pad
+
+    def benchmark(*arguments: Any) -> bool:
+        asked.append(str(arguments[3]))
+        return False
+
     operands = [torch.randn(*shape, dtype=dtype) for shape in shapes]
     on_device = [operand.to("cuda").requires_grad_() for operand in operands]
     if dynamic:
         torch._dynamo.mark_dynamic(on_device[0], 0)
     with (
         diode_lut.config.patch(tables=(table,), tiers=("user",)),
-        mock.patch.object(question, "_inductors", lambda *arguments: bool(asked.append(str(arguments[3])))),
+        mock.patch.object(pad_mm, "_should_pad", partial(should_pad, benchmark)),
     ):
         found, code = run_and_get_code(_with_gradients, torch.compile(function, mode=mode), on_device)
     expected = _with_gradients(function, [operand.double().requires_grad_() for operand in operands])
@@ -140,6 +146,7 @@ def caches(table: Tables, directory: Path) -> dict[str, list[list[Any]]]:
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
+    from diode_lut.hook.patches import should_pad
 
     padded = {**ATEN, "pad": 8}
     no, yes = (table("cache", {"align": 2, "configs": configs}) for configs in ([ATEN, padded], [padded]))
@@ -156,7 +163,7 @@ def caches(table: Tables, directory: Path) -> dict[str, list[list[Any]]]:
                 calls: list[Any] = []
                 with (
                     diode_lut.config.patch(tiers=("user",), **settings),
-                    mock.patch.object(cast("Any", pad_mm._should_pad), "_inductors", return_value=False),
+                    mock.patch.object(pad_mm, "_should_pad", partial(should_pad, lambda *_: False)),
                     mock.patch.object(
                         torch._inductor.runtime.triton_heuristics.CachingAutotuner, "run", _counting(calls)
                     ),
