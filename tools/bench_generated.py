@@ -20,13 +20,13 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 SCRATCH = Path("/tmp/generated")
-KERNELS, CLAIMS, USES = SCRATCH / "kernels", SCRATCH / "claims", SCRATCH / "uses.jsonl"
+KERNELS, CLAIMS, USES, TASKS = (SCRATCH / name for name in ("kernels", "claims", "uses.jsonl", "tasks.json"))
 
 CAPTURE, COMPILE, MEASURE, REPLAY = 0.34, 0.74, 0.80, 0.97
 """When each stage ends at the latest, as parts of the whole time."""
@@ -55,71 +55,79 @@ def main() -> None:
     parser.add_argument("--programs", help="comma-separated; by default all")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--measurers", type=int, default=3, help="processes that measure, for each GPU, in turns")
+    parser.add_argument("--role", help=argparse.SUPPRESS)
+    parser.add_argument("--ends", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    results = arguments.out / "results.jsonl"
+    if arguments.role is not None:
+        ends = [float(end) for end in arguments.ends.split()]
+        role, _, name = arguments.role.partition(" ")
+        if role == "keep":
+            keep(name, results, ends)
+        else:
+            {"work": work, "measure": time_kernels}[role](results, ends)
+        return
     started = time.time()
     arguments.out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(SCRATCH, ignore_errors=True)
     KERNELS.mkdir(parents=True)
     CLAIMS.mkdir()
-    os.environ |= {
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(SCRATCH / "inductor"),
-        "TRITON_CACHE_DIR": str(SCRATCH / "triton"),
-        "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
-        "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
-        "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0",
-        "HF_HUB_OFFLINE": "1",
-    }
     gpus = _gpus()
-    _import_all()
     from modelbench.corpus import PROGRAMS
 
     names = arguments.programs.split(",") if arguments.programs else list(PROGRAMS)
     kept = [name for name in REPLAYED if name in names]
     tasks = tasks_of(names, kept)
-    print(f"{len(tasks) + len(kept)} captures, {len(gpus)} GPUs, imports {time.time() - started:.0f} s", flush=True)
+    TASKS.write_text(json.dumps(tasks))
+    print(f"{len(tasks) + len(kept)} captures", flush=True)
     ends = [started + arguments.seconds * part for part in (CAPTURE, COMPILE, MEASURE, REPLAY)]
-    results = arguments.out / "results.jsonl"
-    children: dict[int, tuple[Callable[..., None], tuple[Any, ...]]] = {}
+    children: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
 
-    def start(function: Callable[..., None], *args: Any) -> None:
-        children[_forked(function, *args)] = (function, args)
+    def start(role: str, gpu: int) -> None:
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": str(gpu),
+            "TORCHINDUCTOR_CACHE_DIR": str(SCRATCH / "inductor"),
+            "TRITON_CACHE_DIR": str(SCRATCH / "triton"),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+            "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
+            "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0",
+            "HF_HUB_OFFLINE": "1",
+        }
+        command = [sys.executable, *sys.argv[:1], "--out", str(arguments.out), "--role", role]
+        child = subprocess.Popen([*command, "--ends", " ".join(map(str, ends))], env=environment)
+        children[child] = (role, gpu)
 
     for number, name in enumerate(kept):
-        start(keep, name, gpus[number % len(gpus)], results, ends)
+        start(f"keep {name}", gpus[number % len(gpus)])
     for number in range(arguments.workers):
-        start(work, tasks, gpus[number % len(gpus)], results, ends)
-    measuring = restarts = 0
+        start("work", gpus[number % len(gpus)])
+    for number in range(arguments.measurers * len(gpus)):
+        start("measure", gpus[number % len(gpus)])
+    captured = measured = False
+    restarts = 0
     while children and time.time() < started + arguments.seconds:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            time.sleep(0.2)
-        elif status and restarts < 200:
-            function, args = children.pop(pid)
-            restarts += 1
-            if function is not keep:
-                start(function, *args)
-        else:
-            children.pop(pid, None)
+        time.sleep(0.2)
+        for child in [child for child in children if child.poll() is not None]:
+            role, gpu = children.pop(child)
+            if child.returncode and restarts < 100 and not role.startswith("keep"):
+                restarts += 1
+                start(role, gpu)
         captures = len(_lines(USES))
-        if not measuring and (captures >= len(tasks) + len(kept) or time.time() > ends[0]):
-            measuring = 1
-            print(
-                f"{time.time() - started:.0f} s: {captures} captures, {len(list(KERNELS.iterdir()))} kernels",
-                flush=True,
-            )
+        if not captured and (captures >= len(tasks) + len(kept) or time.time() > ends[0]):
+            captured = True
+            kernels = len(list(KERNELS.iterdir()))
+            print(f"{time.time() - started:.0f} s: {captures} captures, {kernels} kernels", flush=True)
             (SCRATCH / "captured").touch()
-            for number in range(arguments.measurers * len(gpus)):
-                start(time_kernels, gpus[number % len(gpus)], results, ends)
-        if measuring == 1 and all(function is not time_kernels for function, _ in children.values()):
-            measuring = 2
+        if not measured and all(role != "measure" for role, _ in children.values()):
+            measured = True
             print(f"{time.time() - started:.0f} s: measured", flush=True)
             _keep_sources(arguments.out / "sources.jsonl")
             (SCRATCH / "measured").touch()
-    for pid in children:
-        os.kill(pid, 9)
+    for child in children:
+        child.kill()
     print(f"{time.time() - started:.0f} s: ended, {len(children)} killed, {restarts} restarts", flush=True)
 
 
@@ -146,44 +154,8 @@ def _gpus() -> list[int]:
     return list(range(listed.count("GPU ")))
 
 
-def _import_all() -> None:
-    """Import whatever the processes need, before they are forked; CUDA must not start here."""
-    import modelbench.generated
-    import timm
-    import torch
-    import transformers
-    import transformers.modeling_utils
-    import triton
-    from torch._inductor import compile_fx
-
-    import diode_lut
-
-    diode_lut.config.receipt = None
-    versions = [torch.__version__, triton.__version__, transformers.__version__, timm.__version__]
-    print(versions, modelbench.generated.__name__, compile_fx.__name__, flush=True)
-    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-
-
-def _forked(function: Callable[..., None], *args: Any) -> int:
-    """Call the function in a process of its own; return its id."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        function(*args)
-        status = 0
-    except BaseException:  # noqa: BLE001 - the parent starts it again
-        traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def keep(name: str, gpu: int, results: Path, ends: Sequence[float]) -> None:
+def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     """Capture a program, wait until the kernels are measured, and replay it."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     from modelbench.generated import append, capture, replay
 
     from diode_lut.collect.rounds import Bench
@@ -199,18 +171,17 @@ def keep(name: str, gpu: int, results: Path, ends: Sequence[float]) -> None:
     while not (SCRATCH / "measured").exists():
         time.sleep(0.3)
     measured = {record["kernel"]: record for record in _lines(results) if "cold" in record}
-    with _alone(gpu):
+    with _alone():
         if time.time() < ends[3]:
             append(results, replay(program, KERNELS, measured, Bench()))
 
 
-def work(tasks: Sequence[tuple[str, str]], gpu: int, results: Path, ends: Sequence[float]) -> None:
+def work(results: Path, ends: Sequence[float]) -> None:
     """Capture programs, then compile kernels with other configs."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     import torch
     from modelbench.generated import append, capture, compile_part, parts
 
-    for name, variant in tasks:
+    for name, variant in json.loads(TASKS.read_text()):
         if time.time() < ends[0] and _claimed(f"capture {name} {variant}"):
             try:
                 record = capture(name, variant, KERNELS)[1]
@@ -241,15 +212,16 @@ def work(tasks: Sequence[tuple[str, str]], gpu: int, results: Path, ends: Sequen
             time.sleep(0.3)
 
 
-def time_kernels(gpu: int, results: Path, ends: Sequence[float]) -> None:
+def time_kernels(results: Path, ends: Sequence[float]) -> None:
     """Load kernels that are compiled, and measure them while no other process does on this GPU."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     import torch
     from modelbench.generated import append, load, measure, parts
 
     from diode_lut.collect.rounds import Bench
 
     bench = Bench()
+    while not (SCRATCH / "captured").exists():
+        time.sleep(0.3)
     while time.time() < ends[2]:
         waiting = False
         for _, kernel in _by_share():
@@ -264,7 +236,7 @@ def time_kernels(gpu: int, results: Path, ends: Sequence[float]) -> None:
             try:
                 ready = load(KERNELS / kernel)
                 torch.cuda.synchronize()
-                with _alone(gpu):
+                with _alone():
                     append(results, measure(ready, bench))
                 del ready
             except Exception as error:
@@ -292,8 +264,9 @@ def _keep_sources(path: Path) -> None:
 
 
 @contextmanager
-def _alone(gpu: int) -> Iterator[None]:
-    with (SCRATCH / f"gpu-{gpu}").open("w") as lock:
+def _alone() -> Iterator[None]:
+    """Be the only one of these processes that uses this GPU for times."""
+    with (SCRATCH / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
