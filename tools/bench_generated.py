@@ -2,7 +2,7 @@
 
 ``python tools/bench_generated.py --out DIRECTORY --seconds 520`` compiles the programs of modelbench.corpus, times each
 different kernel once with Inductor's configs and with others, the kernels with the largest share of a program first,
-and replays some programs with the fastest. Results are lines of results.jsonl, written as they come.
+and replays some programs with the fastest. Results are lines of results-*.jsonl, written as they come.
 
 It needs PyTorch 2.11, uses all GPUs and all CPUs, and ends in time. A config takes about 0.4 s of CPU time to compile.
 """
@@ -58,8 +58,8 @@ def main() -> None:
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--ends", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    results = arguments.out / "results.jsonl"
     if arguments.role is not None:
+        results = arguments.out / f"results-{os.environ['CUDA_VISIBLE_DEVICES']}.jsonl"
         ends = [float(end) for end in arguments.ends.split()]
         role, _, name = arguments.role.partition(" ")
         if role == "keep":
@@ -121,6 +121,8 @@ def main() -> None:
             kernels = len(list(KERNELS.iterdir()))
             print(f"{time.time() - started:.0f} s: {captures} captures, {kernels} kernels", flush=True)
             (SCRATCH / "captured").touch()
+        if captures >= len(tasks) + len(kept):
+            (SCRATCH / "complete").touch()
         if not measured and all(role != "measure" for role, _ in children.values()):
             measured = True
             print(f"{time.time() - started:.0f} s: measured", flush=True)
@@ -156,6 +158,7 @@ def _gpus() -> list[int]:
 
 def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     """Capture a program, wait until the kernels are measured, and replay it."""
+    import torch
     from modelbench.generated import append, capture, replay
 
     from diode_lut.collect.rounds import Bench
@@ -168,9 +171,12 @@ def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     finally:
         append(USES, record)
         append(results, record)
+    gc.collect()
+    torch.cuda.empty_cache()
     while not (SCRATCH / "measured").exists():
         time.sleep(0.3)
-    measured = {record["kernel"]: record for record in _lines(results) if "cold" in record}
+    records = [record for path in results.parent.glob("results-*.jsonl") for record in _lines(path)]
+    measured = {record["kernel"]: record for record in records if "cold" in record}
     with _alone():
         if time.time() < ends[3]:
             append(results, replay(program, KERNELS, measured, Bench()))
@@ -184,7 +190,15 @@ def work(results: Path, ends: Sequence[float]) -> None:
     for name, variant in json.loads(TASKS.read_text()):
         if time.time() < ends[0] and _claimed(f"capture {name} {variant}"):
             try:
-                record = capture(name, variant, KERNELS)[1]
+                for _ in range(3):
+                    try:
+                        record = capture(name, variant, KERNELS)[1]
+                        break
+                    except torch.OutOfMemoryError as error:
+                        record = _failed(name, variant, error)
+                    gc.collect()
+                    torch.cuda.empty_cache()
+                    time.sleep(5)
             except Exception as error:
                 record = _failed(name, variant, error)
                 traceback.print_exc()
@@ -207,7 +221,7 @@ def work(results: Path, ends: Sequence[float]) -> None:
                 break
             taken.add(kernel)
         else:
-            if (SCRATCH / "captured").exists():
+            if (SCRATCH / "complete").exists():
                 return
             time.sleep(0.3)
 
@@ -245,7 +259,7 @@ def time_kernels(results: Path, ends: Sequence[float]) -> None:
                 if FATAL.search(str(error)):
                     raise
             torch.cuda.empty_cache()
-        if not waiting or time.time() > ends[1] + 5:
+        if (not waiting and (SCRATCH / "complete").exists()) or time.time() > ends[1] + 8:
             return
         time.sleep(0.2)
 

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,12 @@ MOST_KERNELS = 5
 
 TINY_GAIN = 0.3
 """Microseconds of a kernel's gain in a step below which it is not replaced alone."""
+
+META = (
+    *("num_load", "num_store", "num_reduction", "atomic_add_found", "tiling_scores", "RSPLIT_SIZE", "no_x_dim"),
+    *("has_loadstore_with_contiguous_rdim", "optimize_mem", "kernel_num_gb", "tma_min_block_sizes"),
+)
+"""What Inductor writes about a kernel into its code, and reads when it makes the configs."""
 
 VARIANTS = ("", "flipped", "split more", "split less")
 """As Inductor would, with looped and persistent reductions exchanged, and with other splits of large reductions."""
@@ -219,7 +226,7 @@ def _write(launched: _Launched, features: Mapping[str, Any], kernels: Path) -> s
         return kernel
     directory.mkdir(exist_ok=True)
     fresh = loaded(path)
-    meta = {name: value for name, value in fresh.inductor_meta.items() if isinstance(value, bool | int | str | dict)}
+    meta = {name: fresh.inductor_meta[name] for name in META if name in fresh.inductor_meta}
     kind = KINDS[fresh.heuristic_type]
     configs = _unique([*fresh.configs, *others(kind, fresh, source)])
     about = {
@@ -227,7 +234,7 @@ def _write(launched: _Launched, features: Mapping[str, Any], kernels: Path) -> s
         "kind": kind,
         "name": name,
         "hints": fresh.size_hints,
-        "hint": getattr(meta.get("reduction_hint") or fresh.inductor_meta.get("reduction_hint"), "name", None),
+        "hint": getattr(fresh.inductor_meta.get("reduction_hint"), "name", None),
         "meta": meta,
         "features": features.get(name),
         "args": [[arg["dtype"], arg["size"], arg["stride"]] if isinstance(arg, dict) else arg for arg in launched.args],
@@ -238,9 +245,11 @@ def _write(launched: _Launched, features: Mapping[str, Any], kernels: Path) -> s
         ],
         "source": str(path),
     }
-    torch.save((launched.args, launched.kwargs), directory / "args.pt")
-    (directory / "about.json.part").write_text(json.dumps(about, default=str))
-    (directory / "about.json.part").replace(directory / "about.json")
+    part = directory / f"part.{os.getpid()}"
+    torch.save((launched.args, launched.kwargs), part)
+    part.replace(directory / "args.pt")
+    part.write_text(json.dumps(about, default=str))
+    part.replace(directory / "about.json")
     return kernel
 
 
@@ -422,7 +431,8 @@ def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
     warm = [median(column) / 1000 for column in _warm_rounds(bench, launches, ROUNDS)]
     return {
         **about,
-        "configs": [about["configs"][number] for number in kernel.numbers],
+        "blocks": list(about["configs"][0])[:-2],
+        "configs": [list(about["configs"][number].values()) for number in kernel.numbers],
         "own": sum(number < about["own"] for number in kernel.numbers),
         "finalists": finalists,
         "resources": [[each.n_regs, each.n_spills, each.shared] for each in kernel.launchers],
@@ -509,7 +519,9 @@ def replay(program: Captured, kernels: Path, measured: Mapping[str, dict[str, An
 
 def _launcher(record: Mapping[str, Any], number: int) -> Any:
     """The launcher of one of a measured kernel's configs."""
-    return loaded(record["source"])._precompile_config(_config(record["configs"][number])).make_launcher()
+    names = [*record["blocks"], "num_warps", "num_stages"]
+    config = _config(dict(zip(names, record["configs"][number], strict=True)))
+    return loaded(record["source"])._precompile_config(config).make_launcher()
 
 
 def _put(program: Captured, launchers: Mapping[str, Any]) -> None:
