@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 SCRATCH = Path("/tmp/generated")
-KERNELS, CLAIMS, USES, TASKS = (SCRATCH / name for name in ("kernels", "claims", "uses.jsonl", "tasks.json"))
+KERNELS, CLAIMS = SCRATCH / "kernels", SCRATCH / "claims"
+USES, TASKS, KNOWN = SCRATCH / "uses.jsonl", SCRATCH / "tasks.json", SCRATCH / "known.json"
 
-CAPTURE, COMPILE, MEASURE, REPLAY = 0.34, 0.74, 0.80, 0.97
-"""When each stage ends at the latest, as parts of the whole time."""
+CAPTURE, COMPILE, MEASURE, REPLAY, MEASURE_ONLY = 0.34, 0.74, 0.80, 0.97, 0.88
+"""When each stage ends at the latest, as parts of the whole time; compiling ends later if nothing is replayed."""
 
 REPLAYED = (
     *("minilm", "esm", "t5", "bert", "dinov2", "vit", "deberta", "siglip", "llama-1b", "modernbert", "gpt2", "whisper"),
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=520)
     parser.add_argument("--programs", help="comma-separated; by default all")
+    parser.add_argument("--known", type=Path, help="results of before: kernels in them are not measured again")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--measurers", type=int, default=3, help="processes that measure, for each GPU, in turns")
     parser.add_argument("--role", help=argparse.SUPPRESS)
@@ -79,8 +81,10 @@ def main() -> None:
     kept = [name for name in REPLAYED if name in names]
     tasks = tasks_of(names, kept)
     TASKS.write_text(json.dumps(tasks))
+    KNOWN.write_text(json.dumps(_measured(arguments.known) if arguments.known else []))
     print(f"{len(tasks) + len(kept)} captures", flush=True)
-    ends = [started + arguments.seconds * part for part in (CAPTURE, COMPILE, MEASURE, REPLAY)]
+    parts = (CAPTURE, COMPILE, MEASURE, REPLAY) if kept else (CAPTURE, MEASURE_ONLY, REPLAY, 1)
+    ends = [started + arguments.seconds * part for part in parts]
     children: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
 
     def start(role: str, gpu: int) -> None:
@@ -147,7 +151,15 @@ def tasks_of(names: Sequence[str], kept: Sequence[str]) -> list[tuple[str, str]]
 
 def _by_hand(name: str) -> bool:
     """Whether the program is a piece of a model."""
-    return (name[-1].isdigit() and "x" in name) or name.startswith(("pointwise", "cross", "embedding"))
+    return (name[-1].isdigit() and "x" in name) or name.startswith(("pointwise", "cross", "embedding", "drawn"))
+
+
+def _measured(path: Path) -> list[str]:
+    """The kernels in a compressed file of results."""
+    import zstandard
+
+    lines = zstandard.decompress(path.read_bytes()).decode().splitlines()
+    return [record["kernel"] for record in map(json.loads, lines) if "cold" in record]
 
 
 def _gpus() -> list[int]:
@@ -297,9 +309,12 @@ def _claimed(what: str) -> bool:
 def _by_share() -> list[tuple[float, str]]:
     """All kernels, first those with the largest part of the bytes that a program's kernels read and write."""
     share: dict[str, float] = {}
+    known = set(json.loads(KNOWN.read_text()))
     for record in _lines(USES):
         moved = {kernel: record["bytes"][kernel] * calls for kernel, calls in record["kernels"].items()}
         for kernel, size in moved.items():
+            if kernel in known:
+                continue
             part = size / max(sum(moved.values()), 1) * (0.4 if record["variant"] else 1)
             share[kernel] = max(share.get(kernel, 0), part)
     return sorted(((part, kernel) for kernel, part in share.items()), reverse=True)
