@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from math import exp, log, log2
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ SCALE |= {"per element": 0.7, "score x": 1, "score y": 1, "exp": 0.5, "padded": 
 """By how much features set kernels apart, for their nearest."""
 
 
-BLOCKS = ("XBLOCK", "YBLOCK", "num_warps")
+WIDTH = 96
+"""Of the two hidden layers of a network."""
 
 
 class Data:
@@ -79,7 +80,7 @@ class Data:
             part = [self.kernels[row]["kind"] in kinds for row in rows]
             if any(part):
                 lost = [self.loss[row, picks[self.fold[family(record["program"])], row]] for row in rows]
-                scores[record["program"]] = math.exp(np.average(np.array(lost)[part], weights=spent[part]))
+                scores[record["program"]] = exp(np.average(np.array(lost)[part], weights=spent[part]))
         return scores
 
 
@@ -97,73 +98,58 @@ def features(record: Record) -> dict[str, dict[str, float]]:
     sides = [(part, dim, known[part].get(dim, (0, 0, 0))) for part in ("reads", "writes") for dim in "xr"]
     r, padded = known["rnumel"], record["hints"].get("r0_", 1) / known["rnumel"]
     looped, tiled = record["kind"] == "reduction", len(known["tiling"]) == 3
-    heavy = {
-        name: known["ops"].get(name, 0) for name in ("exp", "erf", "tanh", "log", "sin", "sqrt", "truediv", "where")
-    }
+    heavy = ("exp", "erf", "tanh", "log", "sin", "sqrt", "truediv", "where", "indirect_indexing")
     welford = bool(re.search("layer_norm|group_norm|batch_norm|var_", name)) and "backward" not in name
     return {
         "sizes": {**{d: log2(known["tiling"].get(d, 1)) for d in "xy"}, "r": log2(r), "padded": log2(padded)},
         "form": {"pointwise": record["kind"] == "pointwise", "looped": looped, "tiled": tiled},
         "hint": {"inner": record["hint"] == "INNER", "outer": record["hint"] in ("OUTER", "OUTER_TINY")},
         "counts": {**{n: meta[f"num_{n}"] for n in ("load", "store", "reduction")}, "loops": known["reads"]["loops"]},
-        "bytes": {"all": log2(moved), "per element": log2((moved + 1) / known["numel"] / r)},
+        "bytes": {"bytes": log2(moved + 1), "per element": log2((moved + 1) / known["numel"] / r)},
         "dtypes": {"narrowest": min(sizes), "widest": max(sizes), **{f"of {n}": sizes.count(n) for n in (2, 4)}},
         "contiguity": {f"{part} {d} {k}": v for part, d, counts in sides for k, v in zip("cbo", counts, strict=True)},
         "scores": {f"score {d[0]}": scores.get(d, 0) / max(sum(scores.values()), 1) for d in ("x", "y", "r0_")},
-        "operations": {
-            **heavy,
-            "indirect": known["ops"].get("indirect_indexing", 0),
-            "all": log2(sum(known["ops"].values())),
-        },
+        "operations": {**{n: known["ops"].get(n, 0) for n in heavy}, "operations": log2(sum(known["ops"].values()))},
         "kind of reduction": {"welford": welford, "softmax": "softmax" in name or "logsumexp" in name},
     }
 
 
 def of_config(record: Record, config: Sequence[int]) -> list[float]:
     """Features of a config of a kernel."""
-    blocks, warps = dict(zip(record["blocks"], config, strict=False)), config[-2]
-    x, y = blocks.get("XBLOCK", 1), blocks.get("YBLOCK", 1)
+    whole = record["hints"].get("r0_", 1) if record["kind"] == "persistent" else 1
+    named = {"XBLOCK": 1, "YBLOCK": 1, "R0_BLOCK": whole, **dict(zip(record["blocks"], config, strict=False))}
+    x, y, r, (warps, stages) = named["XBLOCK"], named["YBLOCK"], named["R0_BLOCK"], config[-2:]
     size_x, size_y = (record["features"]["tiling"].get(name, 1) for name in "xy")
-    size_r = record["features"]["rnumel"]
-    r = blocks.get("R0_BLOCK", record["hints"].get("r0_", 1) if record["kind"] != "pointwise" else 1)
-    grid, loops = -(-size_x // x) * -(-size_y // y), -(-size_r // r)
-    waves = grid * warps / (132 * 64)
-    logarithms = [log2(each) for each in (x, y, r, warps, x * y * r / warps / 32, grid, waves, loops)]
-    return [*logarithms, config[-1], -(-size_x // x) * x / size_x, loops * r / size_r, min(1 / waves, 9.0)]
+    columns, loops = -(-size_x // x), -(-record["features"]["rnumel"] // r)
+    grid = columns * -(-size_y // y)
+    logarithms = map(log2, (x, y, r, warps, x * y * r / warps / 32, grid, grid * warps / 8448, loops))
+    covered = (columns * x / size_x, loops * r / record["features"]["rnumel"])
+    return [*logarithms, stages, *covered, min(8448 / grid / warps, 9.0)]
 
 
-def log2(value: float) -> float:
-    """The logarithm, of 0 that of 1."""
-    return math.log2(value) if value > 0 else 0.0
-
-
-def by_rules(record: Record) -> dict[str, int]:
-    """Blocks and warps by rules that were written after a look at all kernels, here in powers of two."""
-    hints, inner, many = record["hints"], record["hint"] == "INNER", record["features"]["tiling"].get("x", 1) >= 4096
-    r, scores = hints.get("r0_", 1), record["meta"].get("tiling_scores") or {}
-    if record["kind"] == "persistent":  # 1,024 elements for each warp, one warp if that is enough
-        return {"XBLOCK": max(1, min(8, 1024 // r)) if inner else 32, "num_warps": max(1, r // (1024 if inner else 32))}
-    if record["kind"] == "pointwise":
-        wide = (256, 4, 4) if hints["x"] >= 1024 else (16, 256, 8)
-        across = scores.get("x", 0) > scores.get("y", 0)
-        return dict(zip(BLOCKS, (64, 32, 8) if across else wide if scores.get("x") else (8, 256, 4), strict=True))
-    if not inner or r > 8192:
-        x, block, warps = (1, 2048 if many else 8192, 16 if many else 32) if inner else (32, 16, 4)
-    elif many and 512 < r <= 4096:
-        x, block, warps = {1024: (2, 256, 2), 2048: (1, 256, 1), 4096: (1, 512, 4)}[r]
-    else:
-        x, block, warps = {1024: (2, r, 4)}.get(r, (512 // r, r, 1) if r <= 512 else (1, r, max(4, r // 1024)))
-    return {"XBLOCK": x, "R0_BLOCK": block, "num_warps": warps}
-
-
-def picks_by_rules(data: Data, otherwise: Picks) -> Picks:
-    """The configs by rules, where they were measured; pointwise kernels of one dimension have none."""
+def by_rules(data: Data, otherwise: Picks) -> Picks:
+    """The configs by rules, where they were measured; the rules were written after a look at all kernels."""
     picks = otherwise.copy()
     for number, record in enumerate(data.kernels):
-        if record["kind"] != "pointwise" or len(record["blocks"]) > 1:
-            rule = by_rules(record)
-            name = (*(rule.get(block, 1) for block in record["blocks"]), rule["num_warps"], 1)
-            picks[number] = data.names[number].index(name) if name in data.names[number] else picks[number]
+        size, hints, inner = record["features"]["tiling"].get("x", 1), record["hints"], record["hint"] == "INNER"
+        many, r, scores = size >= 4096, hints.get("r0_", 1), record["meta"].get("tiling_scores") or {}
+        rule: tuple[int, ...]
+        if record["kind"] == "persistent":  # 1,024 elements for each warp, one warp if that is enough
+            rule = (max(1, min(8, 1024 // r)), max(1, r // 1024)) if inner else (32, max(1, r // 32))
+        elif record["kind"] == "pointwise":
+            wide = (256, 4, 4) if hints["x"] >= 1024 else (16, 256, 8)
+            across = scores.get("x", 0) > scores.get("y", 0)
+            rule = (64, 32, 8) if across else wide if scores.get("x") else (8, 256, 4)
+        elif not inner or r > 8192:
+            rule = (32, 16, 4) if not inner else (1, 2048, 16) if many else (1, 8192, 32)
+        elif many and 512 < r <= 4096:
+            rule = {1024: (2, 256, 2), 2048: (1, 256, 1), 4096: (1, 512, 4)}[r]
+        else:
+            rule = {1024: (2, r, 4)}.get(r, (512 // r, r, 1) if r <= 512 else (1, r, max(4, r // 1024)))
+        if record["kind"] == "reduction" and not inner and size < 16384:
+            continue
+        name = (*(rule[1::-1] + rule[2:] if record["blocks"][0] == "YBLOCK" else rule), 1)
+        picks[number] = data.names[number].index(name) if name in data.names[number] else picks[number]
     return picks
 
 
@@ -203,29 +189,31 @@ def model(data: Data, without: str = "", members: int = 4, steps: int = 1000) ->
     valid = torch.tensor(data.valid, device=device)
     loss = torch.tensor(np.where(data.valid, np.minimum(data.loss, 2), 0), dtype=torch.float32, device=device)
     weight = torch.tensor(data.weight / data.weight.mean(), dtype=torch.float32, device=device)
-    picks = np.zeros(data.held.shape, np.int64)
-    for fold in range(FOLDS):
-        known = torch.tensor(np.flatnonzero(~data.held[fold]), device=device)
-        total = torch.zeros(valid.shape, device=device)
-        for _ in range(members):
-            layers = [torch.nn.Linear(inputs.shape[2], 96), torch.nn.SiLU(), torch.nn.Linear(96, 96), torch.nn.SiLU()]
-            net = torch.nn.Sequential(*layers, torch.nn.Linear(96, 1)).to(device)
-            optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.02)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
-            for _ in range(steps):
-                some = known[torch.randint(len(known), (64,), device=device)]
-                scores = net(inputs[some]).squeeze(-1)
-                chance = torch.softmax(torch.where(valid[some], scores, -1e9), 1)
-                apart = (-scores / 8 - loss[some].clamp(max=0.7)).square() * valid[some]
-                lost = (chance * loss[some]).sum(1) + apart.sum(1) / valid[some].sum(1)
-                optimizer.zero_grad()
-                (lost * weight[some]).mean().backward()
-                optimizer.step()
-                schedule.step()
-            with torch.no_grad():
-                total += torch.log_softmax(torch.where(valid, net(inputs).squeeze(-1), -1e9), 1)
-        picks[fold] = total.argmax(1).cpu().numpy()
-    return picks
+    nets = FOLDS * members
+    shapes = [(inputs.shape[2], WIDTH), (1, WIDTH), (WIDTH, WIDTH), (1, WIDTH), (WIDTH, 1)]
+    layers = [torch.randn(nets, *shape, device=device) * (shape[0] > 1) / shape[0] ** 0.5 for shape in shapes]
+    optimizer = torch.optim.AdamW([layer.requires_grad_() for layer in layers], weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
+
+    def scores(given: torch.Tensor, first: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        hidden = torch.nn.functional.silu(given @ first + rest[0])
+        return (torch.nn.functional.silu(hidden @ rest[1] + rest[2]) @ rest[3]).squeeze(-1)
+
+    known = [torch.tensor(np.flatnonzero(~held), device=device) for held in data.held for _ in range(members)]
+    for _ in range(steps):
+        some = torch.stack([rows[torch.randint(len(rows), (64,), device=device)] for rows in known])
+        found = scores(inputs[some].flatten(1, 2), *layers).view(*some.shape, -1)
+        chance = torch.softmax(torch.where(valid[some], found, -1e9), 2)
+        apart = (-found / 8 - loss[some].clamp(max=0.7)).square() * valid[some]
+        lost = (chance * loss[some]).sum(2) + apart.sum(2) / valid[some].sum(2)
+        optimizer.zero_grad()
+        (lost * weight[some]).mean(1).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        each = [scores(inputs, *(layer[number] for layer in layers)) for number in range(nets)]
+        chances = torch.stack([torch.log_softmax(torch.where(valid, found, -1e9), 1) for found in each])
+    return chances.view(FOLDS, members, *valid.shape).mean(1).argmax(2).cpu().numpy()
 
 
 def show(data: Data, name: str, picks: Picks) -> None:
@@ -236,7 +224,7 @@ def show(data: Data, name: str, picks: Picks) -> None:
     models = {program: score for program, score in scores.items() if not re.search(pieces, program)}
     others = [score for program, score in scores.items() if program not in models]
     kinds = [list(data.score(picks, [kind]).values()) for kind in ("pointwise", "reduction", "persistent")]
-    means = [math.exp(np.mean(np.log(group))) for group in ([*models.values()], others, *kinds)]
+    means = [exp(np.mean(np.log(group))) for group in ([*models.values()], others, *kinds)]
     means.insert(1, float(np.percentile([*models.values()], 90)))
     worst = max(models, key=lambda program: models[program])
     print(f"{name:30}", *(f"{mean:9.4f}" for mean in means), f"  {worst} {models[worst]:.3f}", flush=True)
@@ -250,7 +238,7 @@ def predictions(data: Data) -> None:
     for record in data.replayed:
         times, calls = record["times"], programs[record["replayed"]]["kernels"]
         for way in ("first", "own", "cold", "warm"):
-            ratios[way].append(math.log(times[way] / times["chosen"]))
+            ratios[way].append(log(times[way] / times["chosen"]))
         for label, spent in times.items() if len(record["missing"]) <= 3 else ():  # else others change as well
             way, _, alone = label.partition(" ")
             rows = [data.measured[k] for k in ([alone] if alone else calls) if k in data.measured]
@@ -260,13 +248,38 @@ def predictions(data: Data) -> None:
     for label, pairs in sorted(points.items()):
         told, seen = np.array(pairs).T
         slope, correlation = (told * seen).sum() / (told * told).sum(), np.corrcoef(told, seen)[0, 1]
-        error = np.sqrt(np.square(seen - told).mean())
-        print(
-            f"{label:14} {len(pairs):4} graphs, slope {slope:.3f}, correlation {correlation:.3f}, error {error:.2f} us"
-        )
-    print(
-        {way: round(math.exp(np.mean(values)), 4) for way, values in ratios.items()}, "of the time as Inductor chooses"
-    )
+        error = np.square(seen - told).mean() ** 0.5
+        print(f"{label:14} {len(pairs)} graphs: slope {slope:.3f}, correlation {correlation:.3f}, error {error:.2f} us")
+    means = {way: round(exp(np.mean(values)), 4) for way, values in ratios.items()}
+    print(f"programs' times over those with Inductor's choices: {means}")
+
+
+def forms(data: Data) -> None:
+    """Print times of the other form of a reduction, or with another split, over Inductor's, each with its best config."""
+    variants = {(record["program"], record["variant"]): record["kernels"] for record in data.programs}
+    times = {kernel: min(record["cold"]) for kernel, record in data.measured.items()}
+    found: dict[str, dict[Any, float]] = defaultdict(dict)
+    for (program, variant), kernels in variants.items():
+        usual = variants[program, ""]
+        if variant == "flipped":
+            alike = {_computed(data.measured[kernel]): kernel for kernel in usual if kernel in times}
+            for kernel in kernels.keys() & times.keys() - usual.keys():
+                other = alike.get(_computed(data.measured[kernel]), kernel)
+                if other != kernel:
+                    found[f"{data.measured[other]['kind']}, other form"][other] = times[kernel] / times[other]
+        elif variant and kernels != usual and kernels.keys() | usual.keys() <= times.keys():
+            totals = [sum(times[kernel] * n for kernel, n in each.items()) for each in (kernels, usual)]
+            found[variant][program] = totals[0] / totals[1]
+    for name, ratios in sorted(found.items()):
+        values = np.array([*ratios.values()])
+        both, many = exp(np.mean(np.log(np.minimum(values, 1)))), sum(values < 0.97)
+        print(f"{name:24} {len(values)}: below 0.97 for {many}, least {min(values):.2f}, better of both {both:.3f}")
+
+
+def _computed(record: Record) -> tuple[Any, ...]:
+    """What two forms of a reduction have in common."""
+    known = record["features"]
+    return str(record["args"]), known["numel"], known["rnumel"], record["meta"]["num_reduction"]
 
 
 def main() -> None:
@@ -278,12 +291,13 @@ def main() -> None:
     data = Data(arguments.data)
     print(f"{len(data.measured)} kernels, {len(data.usual)} programs, {len(data.fold)} families")
     predictions(data)
+    forms(data)
     print(f"{'':30}    models       p90    pieces pointwise    looped persistent worst model")
-    show(data, "Inductor's first config", np.zeros(len(data.kernels), np.int64))
-    own = np.array([np.argmin(each["warm"][: each["own"]]) for each in data.kernels])
+    own = np.array([np.argmin(record["warm"][: record["own"]]) for record in data.kernels])
+    show(data, "Inductor's first config", np.zeros(len(own), np.int64))
     show(data, "Inductor's, benchmarked warm", own)
-    show(data, "all configs, benchmarked warm", np.array([np.argmin(each["warm"]) for each in data.kernels]))
-    show(data, "rules", picks_by_rules(data, own))
+    show(data, "all configs, benchmarked warm", np.array([np.argmin(record["warm"]) for record in data.kernels]))
+    show(data, "rules", by_rules(data, own))
     show(data, "nearest kernel", nearest(data, 1))
     show(data, "nearest six kernels", nearest(data, 6))
     show(data, "model", model(data))
