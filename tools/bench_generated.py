@@ -2,7 +2,8 @@
 
 ``python tools/bench_generated.py --out DIRECTORY --seconds 520`` compiles the programs of modelbench.corpus, times each
 different kernel once with Inductor's configs and with others, the kernels with the largest share of a program first,
-and replays some programs with the fastest. Results are lines of results-*.jsonl, written as they come.
+and replays some programs with the fastest. Results are lines of results-*.jsonl, written as they come. At the end
+generated.jsonl.zst has all of them, after those of ``--known``; score_generated.py reads it.
 
 It needs PyTorch 2.11, uses all GPUs and all CPUs, and ends in time. A config takes about 0.4 s of CPU time to compile.
 """
@@ -74,7 +75,7 @@ def main() -> None:
     shutil.rmtree(SCRATCH, ignore_errors=True)
     KERNELS.mkdir(parents=True)
     CLAIMS.mkdir()
-    gpus = _gpus()
+    device, gpus = _gpus()
     from modelbench.corpus import PROGRAMS
 
     names = arguments.programs.split(",") if arguments.programs else list(PROGRAMS)
@@ -134,6 +135,7 @@ def main() -> None:
             (SCRATCH / "measured").touch()
     for child in children:
         child.kill()
+    _compress(arguments.out, arguments.known, device)
     print(f"{time.time() - started:.0f} s: ended, {len(children)} killed, {restarts} restarts", flush=True)
 
 
@@ -162,10 +164,29 @@ def _measured(path: Path) -> list[str]:
     return [record["kernel"] for record in map(json.loads, lines) if "cold" in record]
 
 
-def _gpus() -> list[int]:
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
-    print(listed, flush=True)
-    return list(range(listed.count("GPU ")))
+def _compress(out: Path, known: Path | None, device: str) -> None:
+    """Put all results into one file, each program's first ones, without paths of this machine."""
+    import torch
+    import triton
+    import zstandard
+
+    header = {"device": device, "torch": torch.__version__, "triton": triton.__version__, "unit": "microseconds"}
+    lines = zstandard.decompress(known.read_bytes()).decode().splitlines() if known else [json.dumps(header)]
+    seen = {(record.get("program"), record.get("variant")) for record in map(json.loads, lines) if "kernels" in record}
+    for path in sorted(out.glob("results-*.jsonl")):
+        for record in _lines(path):
+            record.pop("source", None)
+            if "kernels" not in record or (record["program"], record["variant"]) not in seen:
+                lines.append(json.dumps(record))
+    (out / "generated.jsonl.zst").write_bytes(zstandard.compress("".join(f"{line}\n" for line in lines).encode(), 19))
+
+
+def _gpus() -> tuple[str, list[int]]:
+    """The name of the GPUs, which must be alike, and their numbers."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    names = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+    assert len(set(names)) == 1, names
+    return names[0], list(range(len(names)))
 
 
 def keep(name: str, results: Path, ends: Sequence[float]) -> None:

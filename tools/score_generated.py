@@ -11,9 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections import defaultdict
 from collections.abc import Sequence
-from math import exp, log, log2
+from math import exp, log2
 from pathlib import Path
 from typing import Any
 
@@ -230,58 +229,6 @@ def show(data: Data, name: str, picks: Picks) -> None:
     print(f"{name:30}", *(f"{mean:9.4f}" for mean in means), f"  {worst} {models[worst]:.3f}", flush=True)
 
 
-def predictions(data: Data) -> None:
-    """Print how well a kernel's times, cold and warm, tell what a program gains in a CUDA graph."""
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    programs = {record["program"]: record for record in data.usual}
-    ratios = defaultdict(list)
-    for record in data.replayed:
-        times, calls = record["times"], programs[record["replayed"]]["kernels"]
-        for way in ("first", "own", "cold", "warm"):
-            ratios[way].append(log(times[way] / times["chosen"]))
-        for label, spent in times.items() if len(record["missing"]) <= 3 else ():  # else others change as well
-            way, _, alone = label.partition(" ")
-            rows = [data.measured[k] for k in ([alone] if alone else calls) if k in data.measured]
-            for timing in ("cold", "warm") if way in ("cold", "warm") else ():
-                told = [calls[row["kernel"]] * (row[timing][0] - row[timing][np.argmin(row[way])]) for row in rows]
-                points[f"{'kernel' if alone else 'program'}, {timing}"].append((sum(told), times["first"] - spent))
-    for label, pairs in sorted(points.items()):
-        told, seen = np.array(pairs).T
-        slope, correlation = (told * seen).sum() / (told * told).sum(), np.corrcoef(told, seen)[0, 1]
-        error = np.square(seen - told).mean() ** 0.5
-        print(f"{label:14} {len(pairs)} graphs: slope {slope:.3f}, correlation {correlation:.3f}, error {error:.2f} us")
-    means = {way: round(exp(np.mean(values)), 4) for way, values in ratios.items()}
-    print(f"programs' times over those with Inductor's choices: {means}")
-
-
-def forms(data: Data) -> None:
-    """Print times of the other form of a reduction, or with another split, over Inductor's, each with its best config."""
-    variants = {(record["program"], record["variant"]): record["kernels"] for record in data.programs}
-    times = {kernel: min(record["cold"]) for kernel, record in data.measured.items()}
-    found: dict[str, dict[Any, float]] = defaultdict(dict)
-    for (program, variant), kernels in variants.items():
-        usual = variants[program, ""]
-        if variant == "flipped":
-            alike = {_computed(data.measured[kernel]): kernel for kernel in usual if kernel in times}
-            for kernel in kernels.keys() & times.keys() - usual.keys():
-                other = alike.get(_computed(data.measured[kernel]), kernel)
-                if other != kernel:
-                    found[f"{data.measured[other]['kind']}, other form"][other] = times[kernel] / times[other]
-        elif variant and kernels != usual and kernels.keys() | usual.keys() <= times.keys():
-            totals = [sum(times[kernel] * n for kernel, n in each.items()) for each in (kernels, usual)]
-            found[variant][program] = totals[0] / totals[1]
-    for name, ratios in sorted(found.items()):
-        values = np.array([*ratios.values()])
-        both, many = exp(np.mean(np.log(np.minimum(values, 1)))), sum(values < 0.97)
-        print(f"{name:24} {len(values)}: below 0.97 for {many}, least {min(values):.2f}, better of both {both:.3f}")
-
-
-def _computed(record: Record) -> tuple[Any, ...]:
-    """What two forms of a reduction have in common."""
-    known = record["features"]
-    return str(record["args"]), known["numel"], known["rnumel"], record["meta"]["num_reduction"]
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -290,8 +237,6 @@ def main() -> None:
     arguments = parser.parse_args()
     data = Data(arguments.data)
     print(f"{len(data.measured)} kernels, {len(data.usual)} programs, {len(data.fold)} families")
-    predictions(data)
-    forms(data)
     print(f"{'':30}    models       p90    pieces pointwise    looped persistent worst model")
     own = np.array([np.argmin(record["warm"][: record["own"]]) for record in data.kernels])
     show(data, "Inductor's first config", np.zeros(len(own), np.int64))

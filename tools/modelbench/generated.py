@@ -191,27 +191,29 @@ def _varied(variant: str) -> Iterator[None]:
 
 
 def features_of(kernel: Any) -> dict[str, Any]:
-    """Features of a kernel that are known before its code is written."""
+    """Features of a kernel that are known before its code is written.
+
+    Loads and stores are counted by how they are in x and r: contiguous, broadcast, otherwise.
+    """
     features = kernel.features
     kept = features.memory_stats().get(bool(kernel.persistent_reduction))
-    memory = {
-        part: {
-            "bytes": str(of_part.bytes),
-            "dim": [{name: str(value) for name, value in vars(dim).items()} for dim in of_part.dim],
-            "loop": [vars(loop) for loop in of_part.loop],
-        }
-        for part, of_part in (("reads", kept.reads), ("writes", kept.writes))
-    }
-    return {
-        "numel": str(features.numel),
-        "rnumel": str(features.reduction_numel),
-        "hint": features.get_reduction_hint().name,
-        "tiling": {name: str(size) for name, size in kernel.numels.items()},
-        "no_x_dim": bool(getattr(kernel, "no_x_dim", False)),
-        "cooperative": bool(getattr(kernel, "cooperative_reduction", False)),
+    found: dict[str, Any] = {
+        "numel": int(features.numel),
+        "rnumel": int(features.reduction_numel),
+        "tiling": {name: int(size) for name, size in kernel.numels.items()},
         "ops": dict(features.op_counts()),
-        "memory": memory,
+        "reductions": sorted(str(node.node.data.reduction_type) for node in features.reduction_nodes()),
+        "cooperative": bool(kernel.cooperative_reduction),
     }
+    for part, of_part in (("reads", kept.reads), ("writes", kept.writes)):
+        found[part] = {"bytes": int(of_part.bytes), "loops": len(of_part.loop)}
+        for name, dim in zip("xr", of_part.dim, strict=False):
+            found[part][name] = [
+                dim.count_per_thread_contiguous,
+                dim.count_per_thread_broadcast,
+                dim.count_per_thread_non_contiguous,
+            ]
+    return found
 
 
 def _write(launched: _Launched, features: Mapping[str, Any], kernels: Path) -> str:
@@ -468,28 +470,30 @@ def _warm_rounds(bench: Bench, launches: Sequence[Callable[[], object]], count: 
 def replay(program: Captured, kernels: Path, measured: Mapping[str, dict[str, Any]], bench: Bench) -> dict[str, Any]:
     """Microseconds of a step with Inductor's first configs, its choices, the best cold and warm, and single kernels."""
     known = {kernel: measured[kernel] for kernel in program.autotuners if kernel in measured}
-    first = {kernel: _launcher(record, 0) for kernel, record in known.items()}
-    best = {
-        label: {kernel: _launcher(record, record[label].index(min(record[label]))) for kernel, record in known.items()}
-        for label in ("cold", "warm")
+    first = {kernel: autotuners[0].launchers[0] for kernel, autotuners in program.autotuners.items()}
+
+    def fastest(label: str, record: dict[str, Any], count: int | None = None) -> Any:
+        return _launcher(record, record[label].index(min(record[label][:count])))
+
+    ways = {
+        "first": first,
+        "chosen": {},
+        "own": {**first, **{kernel: fastest("cold", record, record["own"]) for kernel, record in known.items()}},
+        "cold": {**first, **{kernel: fastest("cold", record) for kernel, record in known.items()}},
+        "warm": {**first, **{kernel: fastest("warm", record) for kernel, record in known.items()}},
     }
-    own = {
-        kernel: _launcher(record, record["cold"].index(min(record["cold"][: record["own"]])))
-        for kernel, record in known.items()
-    }
-    chosen: dict[str, Any] = {}
     for kernel in program.autotuners:
         about = json.loads((kernels / kernel / "about.json").read_text())
         args, kwargs = torch.load(kernels / kernel / "args.pt", map_location="cuda", weights_only=True)
         fresh = loaded(about["source"])
         fresh.run(*map(_made, args), **kwargs, stream=torch.cuda.current_stream().cuda_stream)
-        chosen[kernel] = fresh.launchers[0]
-    ways: dict[str, dict[str, Any]] = {"first": first, "chosen": {**first, **chosen}, "own": own, **best}
-    gains = {kernel: measured[kernel]["cold"][0] - min(measured[kernel]["cold"]) for kernel in best["cold"]}
+        ways["chosen"][kernel] = fresh.launchers[0]
+    chosen = {kernel: text(launcher.config) for kernel, launcher in ways["chosen"].items()}
+    gains = {kernel: record["cold"][0] - min(record["cold"]) for kernel, record in known.items()}
     for kernel in sorted(gains, key=lambda kernel: -gains[kernel])[:MOST_KERNELS]:
         if gains[kernel] > TINY_GAIN:
             for label in ("cold", "warm"):
-                ways[f"{label} {kernel}"] = {**first, kernel: best[label][kernel]}
+                ways[f"{label} {kernel}"] = {**first, kernel: ways[label][kernel]}
     outputs, graphs = {}, []
     pool = torch.cuda.graph_pool_handle()
     for label, launchers in ways.items():
@@ -511,8 +515,8 @@ def replay(program: Captured, kernels: Path, measured: Mapping[str, dict[str, An
     return {
         "replayed": program.name,
         "times": dict(zip(ways, times, strict=True)),
-        "chosen": {kernel: text(launcher.config) for kernel, launcher in chosen.items()},
-        "missing": [kernel for kernel in program.autotuners if kernel not in first],
+        "chosen": chosen,
+        "missing": [kernel for kernel in program.autotuners if kernel not in known],
         "errors": _errors(program, outputs),
     }
 
