@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from math import exp, log2
 from pathlib import Path
@@ -152,6 +153,35 @@ def by_rules(data: Data, otherwise: Picks) -> Picks:
     return picks
 
 
+def rows(data: Data, otherwise: Picks) -> Picks:
+    """The config with the least mean loss of at least three kernels with the same form, hint, r and range of x.
+
+    Pointwise kernels of one dimension have no rows.
+    """
+    keys = []
+    for record in data.kernels:
+        scores, hints = record["meta"].get("tiling_scores") or {}, record["hints"]
+        sizes = (min(hints.get("r0_", 1), 1 << 15), sum(hints.get("x", 1) > most for most in (512, 4096, 16384)))
+        reads = (scores.get("x", 0) > scores.get("y", 0), "x" in scores and scores["x"] == 0, hints.get("x", 1) >= 1024)
+        keys.append(
+            (record["kind"], *record["blocks"], record["hint"], *sizes, reads if "YBLOCK" in record["blocks"] else 0)
+        )
+    flat = np.array([record["kind"] == "pointwise" and len(record["blocks"]) == 1 for record in data.kernels])
+    picks = np.broadcast_to(otherwise, data.held.shape).copy()
+    for fold in range(FOLDS):
+        table: dict[Any, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for number in np.flatnonzero(~data.held[fold]):
+            for name, loss in zip(data.names[number], data.loss[number], strict=False):
+                table[keys[number]][name].append(min(loss, 1.0))
+        for number in np.flatnonzero(data.held[fold] & ~flat):
+            losses = {name: each for name, each in table[keys[number]].items() if name in data.names[number]}
+            least = max([3.0, *(0.6 * len(each) for each in losses.values())])
+            means = {name: np.mean(each) for name, each in losses.items() if len(each) >= least}
+            if means:
+                picks[fold, number] = data.names[number].index(min(means, key=lambda name: means[name]))
+    return picks
+
+
 def nearest(data: Data, count: int) -> Picks:
     """The config with the least mean loss among the nearest kernels of the same form."""
     flat = [{name: v for group in features(record).values() for name, v in group.items()} for record in data.kernels]
@@ -243,6 +273,7 @@ def main() -> None:
     show(data, "Inductor's, benchmarked warm", own)
     show(data, "all configs, benchmarked warm", np.array([np.argmin(record["warm"]) for record in data.kernels]))
     show(data, "rules", by_rules(data, own))
+    show(data, "rows", rows(data, own))
     show(data, "nearest kernel", nearest(data, 1))
     show(data, "nearest six kernels", nearest(data, 6))
     show(data, "model", model(data))
