@@ -1,113 +1,346 @@
 """Measure what other configs of the kernels that Inductor generates are worth: reductions and pointwise work.
 
-``python tools/bench_generated.py --out DIRECTORY --seconds 300`` compiles the programs of modelbench.corpus, times
-each generated kernel with Inductor's configs and with some drawn at random, and replays programs with the fastest.
-It needs PyTorch 2.11 and uses all GPUs. Compilation costs about 0.35 s of CPU time for each config.
+``python tools/bench_generated.py --out DIRECTORY --seconds 520`` compiles the programs of modelbench.corpus, times each
+different kernel once with Inductor's configs and with others, the kernels with the largest share of a program first,
+and replays some programs with the fastest. Results are lines of results-*.jsonl, written as they come. At the end
+generated.jsonl.zst has all of them, after those of ``--known``; score_generated.py reads it.
+
+It needs PyTorch 2.11, uses all GPUs and all CPUs, and ends in time. A config takes about 0.4 s of CPU time to compile.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import gc
+import json
 import os
-import random
+import re
+import shutil
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+SCRATCH = Path("/tmp/generated")
+KERNELS, CLAIMS = SCRATCH / "kernels", SCRATCH / "claims"
+USES, TASKS, KNOWN = SCRATCH / "uses.jsonl", SCRATCH / "tasks.json", SCRATCH / "known.json"
+
+CAPTURE, COMPILE, MEASURE, REPLAY, MEASURE_ONLY = 0.34, 0.74, 0.80, 0.97, 0.88
+"""When each stage ends at the latest, as parts of the whole time; compiling ends later if nothing is replayed."""
+
+REPLAYED = (
+    *("minilm", "esm", "t5", "bert", "dinov2", "vit", "deberta", "siglip", "llama-1b", "modernbert", "gpt2", "whisper"),
+    *("distilbert", "albert", "qwen3", "clip", "gpt2-training", "bert-training", "timm-resnet50", "timm-convnext_tiny"),
+    *("timm-swin_tiny_patch4_window7_224", "timm-mixer_b16_224", "timm-efficientnet_b0", "timm-poolformer_s12"),
+    *("timm-resnet18-training", "timm-vit_small_patch16_224-training"),
+)
+SLOW = re.compile("densenet|hrnet|maxvit|training|efficientnet|mobile|regnety|xcit|coat|cait|swin|edgenext|fastvit|dpn")
+FATAL = re.compile("CUDA( driver)? error|device-side assert")
+"""After such an error a process can do nothing on the GPU any more."""
+
+ALWAYS_ALIKE = re.compile("pointwise|heads|joined|transposed|rotary|upsample|gelu|pool$")
+SPLIT = re.compile(
+    "column-sum|row-sum|gradient|batch-norm|cross-entropy|softmax-8x|training|group-norm|argmax|float8-16"
+)
 
 
 def main() -> None:
-    """Start the processes, and wait for them."""
+    """Start the processes, start some again that failed, and end all in time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=300, help="at least 120; the last minute compiles nothing")
+    parser.add_argument("--seconds", type=float, default=520)
     parser.add_argument("--programs", help="comma-separated; by default all")
-    parser.add_argument("--flipped", type=int, default=1, help="1: also with the other form of each reduction")
-    parser.add_argument("--share", type=int, default=4, help="programs for each process")
-    parser.add_argument("--threads", type=int, default=3, help="compile workers of each process")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--known", type=Path, help="results of before: kernels in them are not measured again")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
+    parser.add_argument("--measurers", type=int, default=3, help="processes that measure, for each GPU, in turns")
+    parser.add_argument("--role", help=argparse.SUPPRESS)
+    parser.add_argument("--ends", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.seconds < 120:
-        parser.error("--seconds: at least 120")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    if arguments.worker is not None:
-        work(arguments.out, arguments.worker, arguments.until)
+    if arguments.role is not None:
+        results = arguments.out / f"results-{os.environ['CUDA_VISIBLE_DEVICES']}.jsonl"
+        ends = [float(end) for end in arguments.ends.split()]
+        role, _, name = arguments.role.partition(" ")
+        if role == "keep":
+            keep(name, results, ends)
+        else:
+            {"work": work, "measure": time_kernels}[role](results, ends)
         return
-
-    import torch
+    started = time.time()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    KERNELS.mkdir(parents=True)
+    CLAIMS.mkdir()
+    device, gpus = _gpus()
     from modelbench.corpus import PROGRAMS
 
     names = arguments.programs.split(",") if arguments.programs else list(PROGRAMS)
-    tasks = [f"{name}{suffix}" for name in names for suffix in ("", "!")[: 1 + arguments.flipped]]
-    random.Random(1).shuffle(tasks)
-    gpus, until = torch.cuda.device_count(), time.time() + arguments.seconds
-    print(f"{len(tasks)} programs on {gpus} x {torch.cuda.get_device_name()}", flush=True)
-    processes = []
-    groups = [tasks[start :: -(-len(tasks) // arguments.share)] for start in range(-(-len(tasks) // arguments.share))]
-    for number, group in enumerate(groups):
+    kept = [name for name in REPLAYED if name in names]
+    tasks = tasks_of(names, kept)
+    TASKS.write_text(json.dumps(tasks))
+    KNOWN.write_text(json.dumps(_measured(arguments.known) if arguments.known else []))
+    print(f"{len(tasks) + len(kept)} captures", flush=True)
+    parts = (CAPTURE, COMPILE, MEASURE, REPLAY) if kept else (CAPTURE, MEASURE_ONLY, REPLAY, 1)
+    ends = [started + arguments.seconds * part for part in parts]
+    children: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
+
+    def start(role: str, gpu: int) -> None:
         environment = {
             **os.environ,
-            "CUDA_VISIBLE_DEVICES": str(number % gpus),
-            "TORCHINDUCTOR_CACHE_DIR": f"/tmp/generated/{number}",
-            "TORCHINDUCTOR_COMPILE_THREADS": str(arguments.threads),
-            "OMP_NUM_THREADS": "2",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": str(gpu),
+            "TORCHINDUCTOR_CACHE_DIR": str(SCRATCH / "inductor"),
+            "TRITON_CACHE_DIR": str(SCRATCH / "triton"),
+            "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
+            "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
             "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0",
+            "HF_HUB_OFFLINE": "1",
         }
-        command = [sys.executable, __file__, "--out", str(arguments.out), "--until", str(until)]
-        log = (arguments.out / f"log-{number}.txt").open("w")
-        command += ["--worker", ",".join([str(number), str(len(groups)), *group])]
-        processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    for process in processes:
-        process.wait(timeout=max(1, until + 60 - time.time()))
+        command = [sys.executable, *sys.argv[:1], "--out", str(arguments.out), "--role", role]
+        child = subprocess.Popen([*command, "--ends", " ".join(map(str, ends))], env=environment)
+        children[child] = (role, gpu)
 
-
-def work(out: Path, task: str, until: float) -> None:
-    """Prepare some programs, wait until all processes are ready, and measure them while no other uses the GPU."""
-    number, count, *names = task.split(",")
-
-    import torch
-    from modelbench.generated import Program, append, measure, prepare
-
-    import diode_lut
-    from diode_lut.measure.timing import Bench
-
-    diode_lut.config.receipt = None
-    results = out / f"results-{number}.jsonl"
-    programs: list[Program] = []
-    for name in names:
-        if time.time() > until - 60:
-            break
-        try:
-            programs.append(prepare(name.rstrip("!"), name.endswith("!")))
-        except Exception as error:  # noqa: BLE001 - other programs go on
-            append(results, {"program": name, "error": repr(error)[:300]})
-            traceback.print_exc()
-    for program in programs:
-        done = 0
-        for job in program.jobs:
-            try:
-                done += job.result(timeout=max(1.0, until - 45 - time.time()))
-            except Exception as error:  # noqa: BLE001, PERF203 - they are compiled later, or left out
-                print(f"{program.name}: {error!r}"[:300], flush=True)
-        print(f"{program.name}: {program.seconds:.1f} s, {done} configs of {len(program.recorder.kernels)} kernels")
-    (out / f"ready-{number}").touch()
-    while len(list(out.glob("ready-*"))) < int(count) and time.time() < until - 40:
+    for number, name in enumerate(kept):
+        start(f"keep {name}", gpus[number % len(gpus)])
+    for number in range(arguments.workers):
+        start("work", gpus[number % len(gpus)])
+    for number in range(arguments.measurers * len(gpus)):
+        start("measure", gpus[number % len(gpus)])
+    captured = measured = False
+    restarts = 0
+    while children and time.time() < started + arguments.seconds:
         time.sleep(0.2)
-    with Path(f"/tmp/gpu-{os.environ['CUDA_VISIBLE_DEVICES']}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        bench = Bench()
-        for program in programs:
-            if time.time() > until:
-                break
+        for child in [child for child in children if child.poll() is not None]:
+            role, gpu = children.pop(child)
+            if child.returncode and restarts < 100 and not role.startswith("keep"):
+                restarts += 1
+                start(role, gpu)
+        captures = len(_lines(USES))
+        if not captured and (captures >= len(tasks) + len(kept) or time.time() > ends[0]):
+            captured = True
+            kernels = len(list(KERNELS.iterdir()))
+            print(f"{time.time() - started:.0f} s: {captures} captures, {kernels} kernels", flush=True)
+            (SCRATCH / "captured").touch()
+        if captures >= len(tasks) + len(kept):
+            (SCRATCH / "complete").touch()
+        if not measured and all(role != "measure" for role, _ in children.values()):
+            measured = True
+            print(f"{time.time() - started:.0f} s: measured", flush=True)
+            _keep_sources(arguments.out / "sources.jsonl")
+            (SCRATCH / "measured").touch()
+    for child in children:
+        child.kill()
+    _compress(arguments.out, arguments.known, device)
+    print(f"{time.time() - started:.0f} s: ended, {len(children)} killed, {restarts} restarts", flush=True)
+
+
+def tasks_of(names: Sequence[str], kept: Sequence[str]) -> list[tuple[str, str]]:
+    """Programs and variants to be captured, the slowest first; those that are kept are captured elsewhere."""
+    models = sorted((name for name in names if not _by_hand(name)), key=lambda name: SLOW.search(name) is None)
+    small = [name for name in names if _by_hand(name)]
+    reducing = [name for name in (*models, *small) if not ALWAYS_ALIKE.search(name)]
+    return [
+        *((name, "") for name in (*models, *small) if name not in kept),
+        *((name, variant) for name in names if SPLIT.search(name) for variant in ("split more", "split less")),
+        *((name, "flipped") for name in reversed(reducing)),
+    ]
+
+
+def _by_hand(name: str) -> bool:
+    """Whether the program is a piece of a model."""
+    return (name[-1].isdigit() and "x" in name) or name.startswith(("pointwise", "cross", "embedding", "drawn"))
+
+
+def _measured(path: Path) -> list[str]:
+    """The kernels in a compressed file of results."""
+    import zstandard
+
+    lines = zstandard.decompress(path.read_bytes()).decode().splitlines()
+    return [record["kernel"] for record in map(json.loads, lines) if "cold" in record]
+
+
+def _compress(out: Path, known: Path | None, device: str) -> None:
+    """Put all results into one file, each program's first ones, without paths of this machine."""
+    import torch
+    import triton
+    import zstandard
+
+    header = {"device": device, "torch": torch.__version__, "triton": triton.__version__, "unit": "microseconds"}
+    lines = zstandard.decompress(known.read_bytes()).decode().splitlines() if known else [json.dumps(header)]
+    seen = {(record.get("program"), record.get("variant")) for record in map(json.loads, lines) if "kernels" in record}
+    for path in sorted(out.glob("results-*.jsonl")):
+        for record in _lines(path):
+            record.pop("source", None)
+            if "kernels" not in record or (record["program"], record["variant"]) not in seen:
+                lines.append(json.dumps(record))
+    (out / "generated.jsonl.zst").write_bytes(zstandard.compress("".join(f"{line}\n" for line in lines).encode(), 19))
+
+
+def _gpus() -> tuple[str, list[int]]:
+    """The name of the GPUs, which must be alike, and their numbers."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    names = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+    assert len(set(names)) == 1, names
+    return names[0], list(range(len(names)))
+
+
+def keep(name: str, results: Path, ends: Sequence[float]) -> None:
+    """Capture a program, wait until the kernels are measured, and replay it."""
+    import torch
+    from diode_lut.collect.rounds import Bench
+    from modelbench.generated import append, capture, replay
+
+    try:
+        program, record = capture(name, "", KERNELS)
+    except Exception as error:
+        record = _failed(name, "", error)
+        raise
+    finally:
+        append(USES, record)
+        append(results, record)
+    gc.collect()
+    torch.cuda.empty_cache()
+    while not (SCRATCH / "measured").exists():
+        time.sleep(0.3)
+    records = [record for path in results.parent.glob("results-*.jsonl") for record in _lines(path)]
+    measured = {record["kernel"]: record for record in records if "cold" in record}
+    with _alone():
+        if time.time() < ends[3]:
+            append(results, replay(program, KERNELS, measured, Bench()))
+
+
+def work(results: Path, ends: Sequence[float]) -> None:
+    """Capture programs, then compile kernels with other configs."""
+    import torch
+    from modelbench.generated import append, capture, compile_part, parts
+
+    for name, variant in json.loads(TASKS.read_text()):
+        if time.time() < ends[0] and _claimed(f"capture {name} {variant}"):
             try:
-                measure(program, bench, lambda record: append(results, record), until)
-            except Exception as error:  # noqa: BLE001 - other programs go on
-                append(results, {"program": program.name, "error": repr(error)[:300]})
+                for _ in range(3):
+                    try:
+                        record = capture(name, variant, KERNELS)[1]
+                        break
+                    except torch.OutOfMemoryError as error:
+                        record = _failed(name, variant, error)
+                    gc.collect()
+                    torch.cuda.empty_cache()
+                    time.sleep(5)
+            except Exception as error:
+                record = _failed(name, variant, error)
                 traceback.print_exc()
-            torch.cuda.synchronize()
+                if FATAL.search(str(error)):
+                    raise
+            finally:
+                append(USES, record)
+                append(results, record)
+            gc.collect()
+            torch.cuda.empty_cache()
+    taken: set[str] = set()
+    while time.time() < ends[1]:
+        for _, kernel in _by_share():
+            if kernel in taken:
+                continue
+            about = json.loads((KERNELS / kernel / "about.json").read_text())
+            claimed = next((part for part in range(parts(about)) if _claimed(f"{kernel} {part}")), None)
+            if claimed is not None:
+                compile_part(KERNELS / kernel, claimed)
+                break
+            taken.add(kernel)
+        else:
+            if (SCRATCH / "complete").exists():
+                return
+            time.sleep(0.3)
+
+
+def time_kernels(results: Path, ends: Sequence[float]) -> None:
+    """Load kernels that are compiled, and measure them while no other process does on this GPU."""
+    import torch
+    from diode_lut.collect.rounds import Bench
+    from modelbench.generated import append, load, measure, parts
+
+    bench = Bench()
+    while not (SCRATCH / "captured").exists():
+        time.sleep(0.3)
+    while time.time() < ends[2]:
+        waiting = False
+        for _, kernel in _by_share():
+            if (CLAIMS / f"measure {kernel}").exists():
+                continue
+            about = json.loads((KERNELS / kernel / "about.json").read_text())
+            if not all((KERNELS / kernel / f"part-{part}.json").exists() for part in range(parts(about))):
+                waiting = True
+                continue
+            if time.time() > ends[2] or not _claimed(f"measure {kernel}"):
+                continue
+            try:
+                ready = load(KERNELS / kernel)
+                torch.cuda.synchronize()
+                with _alone():
+                    append(results, measure(ready, bench))
+                del ready
+            except Exception as error:
+                append(results, {"kernel": kernel, "error": repr(error)[:400]})
+                traceback.print_exc()
+                if FATAL.search(str(error)):
+                    raise
+            torch.cuda.empty_cache()
+        if (not waiting and (SCRATCH / "complete").exists()) or time.time() > ends[1] + 8:
+            return
+        time.sleep(0.2)
+
+
+def _failed(name: str, variant: str, error: Exception) -> dict[str, Any]:
+    return {"program": name, "variant": variant, "error": repr(error)[:400], "kernels": {}, "bytes": {}}
+
+
+def _keep_sources(path: Path) -> None:
+    """Write the source of each kernel as a line."""
+    with path.open("w") as file:
+        for directory in KERNELS.iterdir():
+            if (about := directory / "about.json").exists():
+                source = Path(json.loads(about.read_text())["source"]).read_text()
+                file.write(json.dumps({"kernel": directory.name, "source": source}) + "\n")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Be the only one of these processes that uses this GPU for times."""
+    with (SCRATCH / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _claimed(what: str) -> bool:
+    """Whether no other process has claimed it before."""
+    try:
+        os.close(os.open(CLAIMS / what, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _by_share() -> list[tuple[float, str]]:
+    """All kernels, first those with the largest part of the bytes that a program's kernels read and write."""
+    share: dict[str, float] = {}
+    known = set(json.loads(KNOWN.read_text()))
+    for record in _lines(USES):
+        moved = {kernel: record["bytes"][kernel] * calls for kernel, calls in record["kernels"].items()}
+        for kernel, size in moved.items():
+            if kernel in known:
+                continue
+            part = size / max(sum(moved.values()), 1) * (0.4 if record["variant"] else 1)
+            share[kernel] = max(share.get(kernel, 0), part)
+    return sorted(((part, kernel) for kernel, part in share.items()), reverse=True)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

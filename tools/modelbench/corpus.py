@@ -6,6 +6,7 @@ Weights are random. Everything is in bfloat16, except where the name says otherw
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -518,3 +519,66 @@ PROGRAMS: dict[str, Make] = {
     "gelu-fp32": partial(_function, F.gelu, (6144, 3072)),
     "softmax-fp16": partial(_function, lambda x: torch.softmax(x, -1), (96, 512, 512)),
 }
+
+
+_WIDTHS = (
+    *(32, 49, 64, 77, 96, 128, 144, 160, 192, 196, 197, 256, 320, 350, 384, 512, 576, 640, 768, 800, 896, 1000, 1024),
+    *(1152, 1280, 1536, 1792, 2048, 2304, 2560, 3072, 3584, 4096, 5120, 6144, 8192, 11_008, 14_336, 16_384, 32_000),
+    *(50_257, 128_256),
+)
+
+_ONE_TENSOR: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x: torch.softmax(x, -1),
+    "log-softmax": lambda x: torch.log_softmax(x.float(), -1),
+    "log-sum-exp": lambda x: x.float().logsumexp(-1),
+    "variance": lambda x: x.float().var(-1),
+    "maximum": lambda x: x.max(-1).values,
+    "argmax": lambda x: x.argmax(-1),
+    "normalized": lambda x: F.normalize(x.float(), dim=-1).to(x.dtype),
+    "scaled-softmax": lambda x: torch.softmax(x.float() * 0.125 + torch.tanh(x.float()), -1).to(x.dtype),
+    "float8": _quantized,
+    "int8": _int8,
+    "row-sum": lambda x: x.float().square().sum(-1),
+    "column-sum": lambda x: x.float().sum(0),
+    "column-variance": lambda x: torch.var_mean(x.float(), 0),
+    "column-maximum": lambda x: x.abs().amax(0),
+}
+_WITH_WEIGHTS: dict[str, tuple[Callable[..., Any], int, int]] = {
+    "layer-norm": (_layer_norm, 1, 2),
+    "rms-norm": (_rms_norm, 1, 1),
+    "residual-norm": (_residual_norm, 2, 2),
+    "residual-rms-norm": (lambda x, y, w: (x + y, _rms_norm(x + y, w)), 2, 1),
+    "gated-rms-norm": (lambda x, y, w: _rms_norm(F.silu(x) * y, w), 2, 1),
+    "rms-norm-float8": (lambda x, w: _quantized(_rms_norm(x, w)), 1, 1),
+    "gelu-norm": (lambda x, w, b: _layer_norm(F.gelu(x), w, b), 1, 2),
+    "softmax-product": (lambda x, y: torch.softmax(x.float() + y.float(), -1).to(x.dtype), 2, 0),
+    "cosine": (lambda x, y: F.cosine_similarity(x.float(), y.float(), -1), 2, 0),
+}
+"""Each with the number of tensors of all rows, and of one row."""
+
+
+def drawn(count: int) -> dict[str, Make]:
+    """Reductions of one operation each, of sizes drawn at random; those of gradients have weights of one row."""
+    draw = random.Random(0)
+    programs: dict[str, Make] = {}
+    while len(programs) < count:
+        width = draw.choice(_WIDTHS)
+        rows = int(2 ** draw.uniform(5, 17)) // 8 * 8
+        if not 2**18 <= rows * width <= 2**26:
+            continue
+        suffix = draw.choice(("", "", "", "-fp32", "-fp16"))
+        if draw.random() < 0.45:
+            name = draw.choice(list(_ONE_TENSOR))
+            make = partial(_function, _ONE_TENSOR[name], (rows, width))
+        else:
+            name = draw.choice(list(_WITH_WEIGHTS))
+            function, tensors, weights = _WITH_WEIGHTS[name]
+            shapes = (*[(rows, width)] * tensors, *[(width,)] * weights)
+            gradient = draw.random() < 0.35 and name in ("layer-norm", "rms-norm", "gelu-norm", "softmax-product")
+            name += "-gradient" * gradient
+            make = partial(_gradient if gradient else _function, function, *shapes)
+        programs[f"drawn-{name}-{rows}x{width}{suffix}"] = make
+    return programs
+
+
+PROGRAMS |= drawn(280)

@@ -1,17 +1,21 @@
 """The kernels that Inductor generates for a program: their features, and their times with other configs.
 
-The collector's rounds time each kernel: all configs in turns, with a cold L2 cache. A second pass times them with a
-warm cache, right after the same kernel. Then CUDA graphs replay the whole program with other configs in its kernels.
+``capture`` compiles a program and keeps each kernel's source and arguments in a directory of its own, so that a kernel
+that several programs have is measured once. ``compile_part`` and ``measure`` need only that directory. ``replay`` runs
+a captured program in CUDA graphs that differ in the configs of its kernels.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
-import random
+import math
+import os
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 from modelbench.corpus import build
 from modelbench.models import Workload
-from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.runtime.hints import HeuristicType
@@ -34,147 +37,318 @@ KINDS = {
     HeuristicType.REDUCTION: "reduction",
     HeuristicType.PERSISTENT_REDUCTION: "persistent",
 }
-DRAWN = {"pointwise": 10, "reduction": 18, "persistent": 12}
-"""Number of configs drawn for a kernel of each kind, besides those that Inductor tries."""
+MOST_CONFIGS = 34
+"""Number of configs of a kernel besides those that Inductor tries."""
 
-ROUNDS, REPLAYS = 16, 30
+PART = 8
+"""Number of configs that are compiled in one go."""
+
+ROUNDS, LAST_ROUNDS, REPLAYS = 14, 30, 40
+FINALISTS = 8
+"""Number of configs that are timed again, besides Inductor's: the fastest of the first rounds."""
+
 MOST_KERNELS = 5
 """Number of kernels of a program that are replaced alone in its graph: those that gain most."""
 
 TINY_GAIN = 0.3
 """Microseconds of a kernel's gain in a step below which it is not replaced alone."""
 
+META = (
+    *("num_load", "num_store", "num_reduction", "atomic_add_found", "tiling_scores", "RSPLIT_SIZE", "no_x_dim"),
+    *("has_loadstore_with_contiguous_rdim", "optimize_mem", "kernel_num_gb", "tma_min_block_sizes"),
+)
+"""What Inductor writes about a kernel into its code, and reads when it makes the configs."""
 
-class Kernel:
-    """One kernel of a program: the autotuner, the arguments of its first launch, and how often a step launches it."""
-
-    def __init__(self, autotuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.autotuner, self.args, self.kwargs = autotuner, args, kwargs
-        self.fresh = loaded(autotuner.filename)
-        self.calls = 1
-        self.name: str = autotuner.inductor_meta["kernel_name"]
-        self.kind = KINDS[autotuner.heuristic_type]
-        self.own: list[Config] = list(self.fresh.configs)
-        self.configs = _unique([*self.own, *drawn(self)])
-        self.chosen: Any = None
-
-    @property
-    def has_x(self) -> bool:
-        """Whether XBLOCK is a tunable; else the code is for one row at a time."""
-        return "XBLOCK" in self.own[0].kwargs
+VARIANTS = ("", "flipped", "split more", "split less")
+"""As Inductor would, with looped and persistent reductions exchanged, and with other splits of large reductions."""
 
 
-class Recorder:
-    """The kernels that are launched while it is in force, and features of those that are generated."""
+class Captured(NamedTuple):
+    """A compiled program: by kernel, the autotuners that launch it."""
 
-    def __init__(self) -> None:
-        self.kernels: dict[int, Kernel] = {}
-        self.features: dict[str, dict[str, Any]] = {}
+    name: str
+    workload: Workload
+    step: Callable[[], Any]
+    autotuners: dict[str, list[Any]]
 
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Look at what is generated and launched."""
-        run, define = CachingAutotuner.run, TritonScheduling.define_kernel
 
-        def recording_run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-            known = self.kernels.get(id(autotuner))
-            if known is not None:
-                known.calls += 1
-            elif autotuner.heuristic_type in KINDS and "grid_type" in autotuner.inductor_meta:
-                named = {name: value for name, value in kwargs.items() if name not in ("stream", "benchmark_run")}
-                self.kernels[id(autotuner)] = Kernel(autotuner, tuple(map(_kept, args)), named)
-            return run(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
+class _Launched:
+    """A kernel that a program launched: how often, and with which arguments the first time."""
 
-        def recording_define(scheduling: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
-            name: str = define(scheduling, src_code, node_schedule, kernel)  # type: ignore[no-untyped-call]
-            if name not in self.features:
-                try:
-                    self.features[name] = features_of(kernel)
-                except Exception as error:  # noqa: BLE001 - a feature that cannot be had is missing
-                    self.features[name] = {"error": repr(error)}
-            return name
-
-        CachingAutotuner.run = recording_run  # type: ignore[method-assign, assignment]
-        TritonScheduling.define_kernel = recording_define  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            CachingAutotuner.run, TritonScheduling.define_kernel = run, define  # type: ignore[method-assign]
+    def __init__(self, autotuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.autotuner, self.calls = autotuner, 0
+        self.args = [_kept(arg) for arg in args]
+        self.kwargs = {name: value for name, value in kwargs.items() if name not in ("stream", "benchmark_run")}
 
 
 def _kept(arg: Any) -> Any:
-    """An argument for later launches, detached; indices are copied, since a program reuses memory."""
+    """An argument, or how to make a tensor like it; the values of indices matter, those of numbers do not."""
     if not isinstance(arg, torch.Tensor):
         return arg
-    return arg.detach() if arg.is_floating_point() else arg.detach().clone()
+    values = None if arg.is_floating_point() else arg.detach().to("cpu", copy=True)
+    return {"dtype": str(arg.dtype), "size": list(arg.shape), "stride": list(arg.stride()), "values": values}
+
+
+def _made(kept: Any) -> Any:
+    if not isinstance(kept, dict):
+        return kept
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(kept["size"], kept["stride"], strict=True))
+    dtype = getattr(torch, kept["dtype"].removeprefix("torch."))
+    if kept["values"] is None:
+        flat = torch.randn(max(extent, 1), dtype=torch.bfloat16, device="cuda").to(dtype)
+        return flat.as_strided(kept["size"], kept["stride"])
+    made = torch.zeros(max(extent, 1), dtype=dtype, device="cuda").as_strided(kept["size"], kept["stride"])
+    return made.copy_(kept["values"])
+
+
+def capture(name: str, variant: str, kernels: Path) -> tuple[Captured, dict[str, Any]]:
+    """Compile the program, and keep its kernels; return it and a record of which kernels it launches how often."""
+    started = time.perf_counter()
+    torch._dynamo.reset()
+    workload = build(name, "cuda")
+    module = torch.compile(workload.module)
+    launched: dict[int, _Launched] = {}
+    features: dict[str, dict[str, Any]] = {}
+    with _recording(launched, features), _varied(variant):
+        workload.step(module)
+        for each in launched.values():
+            each.calls = 0
+        workload.step(module)
+        torch.cuda.synchronize()
+    autotuners: dict[str, list[Any]] = {}
+    calls: dict[str, int] = {}
+    size: dict[str, int] = {}
+    for each in launched.values():
+        if each.calls:
+            kernel = _write(each, features, kernels)
+            autotuners.setdefault(kernel, []).append(each.autotuner)
+            calls[kernel] = calls.get(kernel, 0) + each.calls
+            size[kernel] = _bytes(each.args)
+    record = {"program": name, "variant": variant, "seconds": round(time.perf_counter() - started, 1)}
+    return (
+        Captured(name, workload, lambda: workload.step(module), autotuners),
+        {**record, "kernels": calls, "bytes": size},
+    )
+
+
+@contextmanager
+def _recording(launched: dict[int, _Launched], features: dict[str, dict[str, Any]]) -> Iterator[None]:
+    """Look at what is generated and launched; only the first config of each kernel is compiled."""
+    init, run, define = CachingAutotuner.__init__, CachingAutotuner.run, TritonScheduling.define_kernel
+
+    def short_init(autotuner: Any, *args: Any, **kwargs: Any) -> None:
+        if "configs" in kwargs:
+            kwargs["configs"] = kwargs["configs"][:1]
+        init(autotuner, *args, **kwargs)
+
+    def recording_run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+        if autotuner.heuristic_type in KINDS and "grid_type" in autotuner.inductor_meta:
+            if id(autotuner) not in launched:
+                launched[id(autotuner)] = _Launched(autotuner, args, kwargs)
+            launched[id(autotuner)].calls += 1
+        return run(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def recording_define(scheduling: Any, src_code: str, node_schedule: Any, kernel: Any) -> str:
+        name: str = define(scheduling, src_code, node_schedule, kernel)  # type: ignore[no-untyped-call]
+        try:
+            features[name] = features_of(kernel)
+        except Exception as error:  # noqa: BLE001 - a feature that cannot be had is missing
+            features[name] = {"error": repr(error)}
+        return name
+
+    CachingAutotuner.__init__ = short_init  # type: ignore[method-assign, assignment]
+    CachingAutotuner.run = recording_run  # type: ignore[method-assign, assignment]
+    TritonScheduling.define_kernel = recording_define  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CachingAutotuner.__init__ = init  # type: ignore[method-assign]
+        CachingAutotuner.run, TritonScheduling.define_kernel = run, define  # type: ignore[method-assign]
+
+
+@contextmanager
+def _varied(variant: str) -> Iterator[None]:
+    """Have Inductor decide about reductions as ``VARIANTS`` says."""
+    persistent, split = InductorChoices.should_use_persistent_reduction, InductorChoices.reduction_split_factor
+
+    def flipped(features: Any, cooperative_reduction: bool) -> bool:
+        size = features.reduction_numel
+        return not persistent(features, cooperative_reduction) and bool(size.is_number and int(size) <= 8192)
+
+    def other_split(*args: Any, **kwargs: Any) -> int:
+        usual = split(*args, **kwargs)
+        return usual if usual == 1 else max(usual * 4 if variant == "split more" else usual // 4, 1)
+
+    if variant == "flipped":
+        InductorChoices.should_use_persistent_reduction = staticmethod(flipped)  # type: ignore[method-assign]
+    if variant.startswith("split"):
+        InductorChoices.reduction_split_factor = staticmethod(other_split)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        InductorChoices.should_use_persistent_reduction = staticmethod(persistent)  # type: ignore[method-assign]
+        InductorChoices.reduction_split_factor = staticmethod(split)  # type: ignore[method-assign]
 
 
 def features_of(kernel: Any) -> dict[str, Any]:
-    """Features of a kernel that are known before its code is written."""
+    """Features of a kernel that are known before its code is written.
+
+    Loads and stores are counted by how they are in x and r: contiguous, broadcast, otherwise.
+    """
     features = kernel.features
-    stats = features.memory_stats()
-    kept = stats.get(bool(getattr(kernel, "persistent_reduction", False)))
-    memory = {
-        part: {
-            "bytes": str(of_part.bytes),
-            "dim": [{name: str(value) for name, value in vars(dim).items()} for dim in of_part.dim],
-            "loop": [vars(loop) for loop in of_part.loop],
-        }
-        for part, of_part in (("reads", kept.reads), ("writes", kept.writes))
-    }
-    return {
-        "numel": str(features.numel),
-        "rnumel": str(features.reduction_numel),
-        "hint": str(features.get_reduction_hint()),
-        "tiling": {name: str(size) for name, size in kernel.numels.items()},
-        "persistent": bool(getattr(kernel, "persistent_reduction", False)),
-        "no_x_dim": bool(getattr(kernel, "no_x_dim", False)),
-        "cooperative": bool(getattr(kernel, "cooperative_reduction", False)),
+    kept = features.memory_stats().get(bool(kernel.persistent_reduction))
+    found: dict[str, Any] = {
+        "numel": int(features.numel),
+        "rnumel": int(features.reduction_numel),
+        "tiling": {name: int(size) for name, size in kernel.numels.items()},
         "ops": dict(features.op_counts()),
-        "memory": memory,
+        "reductions": sorted(str(node.node.data.reduction_type) for node in features.reduction_nodes()),
+        "cooperative": bool(kernel.cooperative_reduction),
     }
+    for part, of_part in (("reads", kept.reads), ("writes", kept.writes)):
+        found[part] = {"bytes": int(of_part.bytes), "loops": len(of_part.loop)}
+        for name, dim in zip("xr", of_part.dim, strict=False):
+            found[part][name] = [
+                dim.count_per_thread_contiguous,
+                dim.count_per_thread_broadcast,
+                dim.count_per_thread_non_contiguous,
+            ]
+    return found
 
 
-def drawn(kernel: Kernel) -> list[Config]:
-    """Configs drawn at random that the kernel's code allows."""
-    draw = random.Random(kernel.name)
-    hints: dict[str, int] = kernel.fresh.size_hints
-    names = [name for name in hints if name in "xyz"]
-    stages = {config.num_stages for config in kernel.own}
-    first = kernel.own[0].kwargs
-    if any(name.startswith("r1") for name in hints) or "z" in names or "RSPLIT" in first or "RSPLIT_SIZE" in first:
-        return []
-    r = hints.get("r0_", 1)
-    limit = {"x": 4096, "y": 1024}
-    found: dict[str, Config] = {}
-    for _ in range(1000):
-        blocks = {name: 1 << draw.randint(0, 12) for name in names} if kernel.has_x else {}
-        if any(size > min(limit[name], max(hints[name], 1) * 2) for name, size in blocks.items()):
-            continue
-        area = 1
-        for size in blocks.values():
-            area *= size
-        if kernel.kind == "reduction":
-            block_r = 1 << draw.randint(4, 13)
-            if block_r >= 2 * r:
-                continue
-            area *= block_r
-        elif kernel.kind == "persistent":
-            block_r, area = 0, area * r
-        else:
-            block_r = 0
-        warps = 1 << draw.randint(0, 5)
-        if not 1 <= area / (32 * warps) <= (64 if kernel.kind == "pointwise" else 128):
-            continue
-        values = {f"{name.upper()}BLOCK": size for name, size in blocks.items()}
-        if block_r:
-            values["R0_BLOCK"] = block_r
-        more = draw.choice((1, 1, 2, 3)) if kernel.kind == "reduction" else min(stages)
-        config = Config({**first, **values}, num_warps=warps, num_stages=more)
-        found[text(config)] = config
-        if len(found) == DRAWN[kernel.kind]:
-            break
-    return list(found.values())
+def _write(launched: _Launched, features: Mapping[str, Any], kernels: Path) -> str:
+    """Keep the kernel in a directory that is called after its source and sizes, unless it is there."""
+    path = Path(launched.autotuner.filename)
+    name = launched.autotuner.inductor_meta["kernel_name"]
+    source = path.read_text()
+    numbers = [arg for arg in launched.args if not isinstance(arg, dict)]
+    kernel = hashlib.sha256(f"{source.replace(name, 'kernel')} {numbers}".encode()).hexdigest()[:16]
+    directory = kernels / kernel
+    if (directory / "about.json").exists():
+        return kernel
+    directory.mkdir(exist_ok=True)
+    fresh = loaded(path)
+    meta = {name: fresh.inductor_meta[name] for name in META if name in fresh.inductor_meta}
+    kind = KINDS[fresh.heuristic_type]
+    configs = _unique([*fresh.configs, *others(kind, fresh, source)])
+    about = {
+        "kernel": kernel,
+        "kind": kind,
+        "name": name,
+        "hints": fresh.size_hints,
+        "hint": getattr(fresh.inductor_meta.get("reduction_hint"), "name", None),
+        "meta": meta,
+        "features": features.get(name),
+        "args": [[arg["dtype"], arg["size"], arg["stride"]] if isinstance(arg, dict) else arg for arg in launched.args],
+        "bytes": _bytes(launched.args),
+        "own": len(_unique(fresh.configs)),
+        "configs": [
+            {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages} for config in configs
+        ],
+        "source": str(path),
+    }
+    part = directory / f"part.{os.getpid()}"
+    torch.save((launched.args, launched.kwargs), part)
+    part.replace(directory / "args.pt")
+    part.write_text(json.dumps(about, default=str))
+    part.replace(directory / "about.json")
+    return kernel
+
+
+def _bytes(args: Sequence[Any]) -> int:
+    """Bytes of all tensors, each counted once."""
+    return sum(
+        math.prod(arg["size"]) * getattr(torch, arg["dtype"].removeprefix("torch.")).itemsize
+        for arg in args
+        if isinstance(arg, dict)
+    )
+
+
+def loaded(path: Path | str) -> Any:
+    """The autotuner of the kernel in the file ``path``, with the configs that Inductor tries, none of them compiled."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return next(each for each in vars(module).values() if isinstance(each, CachingAutotuner))
+
+
+def others(kind: str, autotuner: Any, source: str) -> list[Config]:
+    """The configs that are tried besides Inductor's: the same for all kernels of a kind and sizes.
+
+    None where the code has other blocks, or needs Inductor's.
+    """
+    hints: dict[str, int] = autotuner.size_hints
+    first: dict[str, int] = autotuner.configs[0].kwargs
+    blocks = set(first)
+    tiles: list[tuple[dict[str, int], int]] = []
+    if blocks == {"XBLOCK"} and kind == "pointwise":
+        tiles = [
+            ({"XBLOCK": 1 << x}, 1 << warps) for x in range(6, 13) for warps in range(6) if 1 <= x - 5 - warps <= 4
+        ]
+    elif blocks == {"XBLOCK", "YBLOCK"} and kind == "pointwise":
+        tiles = [
+            ({"XBLOCK": 1 << x, "YBLOCK": 1 << area - x}, 1 << warps)
+            for area, flattest, several in (
+                (9, 3, (1,)),
+                (10, 4, (2,)),
+                (10, 1, (1, 3)),
+                (11, 3, (2,)),
+                (11, 1, (3,)),
+                (12, 2, (2, 3)),
+            )
+            for x in range(area + 1)
+            if abs(2 * x - area) <= 2 * flattest + 1 or (x in (0, area) and flattest > 2)
+            for warps in several
+        ]
+    elif kind == "persistent" and blocks <= {"XBLOCK"} and set(hints) <= {"x", "r0_"}:
+        r = hints["r0_"].bit_length() - 1
+        most = 10 if blocks else 0
+        tiles = [
+            ({"XBLOCK": 1 << x} if blocks else {}, 1 << warps)
+            for x in range(most + 1)
+            for warps in range(6)
+            if x + r <= 13 and 1 <= x + r - 5 - warps <= (5 if warps < 4 else 6)
+        ]
+    elif kind == "reduction" and blocks == {"XBLOCK", "R0_BLOCK"} and set(hints) == {"x", "r0_"}:
+        hint = getattr(autotuner.inductor_meta.get("reduction_hint"), "name", "DEFAULT")
+        tiles = _looped(hints, (True, False) if hint == "DEFAULT" else (hint == "INNER",))
+    least = int((re.search(r"min_elem_per_thread=(\d+)", source) or [0, 0])[1])
+    limits = {"XBLOCK": min(4096, hints.get("x", 1)), "YBLOCK": min(1024, hints.get("y", 1)), "R0_BLOCK": 1 << 14}
+    found = [
+        Config(values, num_warps=warps, num_stages=autotuner.configs[0].num_stages)
+        for values, warps in tiles
+        if all(values[name] <= limits[name] for name in values) and math.prod(values.values()) >= least * 32 * warps
+    ]
+    if kind == "reduction":
+        found += [Config(config.kwargs, num_warps=config.num_warps, num_stages=3) for config in found[:4]]
+    return found[: MOST_CONFIGS + 6]
+
+
+def _looped(hints: Mapping[str, int], inner: Sequence[bool]) -> list[tuple[dict[str, int], int]]:
+    """Blocks and warps of a looped reduction, the likeliest first: of one contiguous in r, in x, or of either."""
+    size_x, size_r = (hints[name].bit_length() - 1 for name in ("x", "r0_"))
+    tiles: list[tuple[dict[str, int], int]] = []
+    for contiguous in inner:
+        order: list[tuple[float, int, int, int]] = []
+        for x in range(min(size_x, 5 if contiguous else 8) + 1):
+            for r in range(6 if contiguous else 1, min(size_r, 13) + 1):
+                for warps in range(6):
+                    each = x + r - 5 - warps
+                    if not 1 <= each <= 5 or x + r > 13:
+                        continue
+                    idle = max(0.0, 7 - (size_x - x))
+                    loops = size_r - r
+                    wide = 0.0 if contiguous else abs(min(x, size_x) - 5.5) * 0.5
+                    order.append(
+                        (abs(each - 3.2) + 0.4 * abs(warps - 2) + idle * 0.6 + loops * 0.25 + wide, x, r, warps)
+                    )
+        tiles += [
+            ({"XBLOCK": 1 << x, "R0_BLOCK": 1 << r}, 1 << warps)
+            for _, x, r, warps in sorted(order)[: MOST_CONFIGS // len(inner)]
+        ]
+    return tiles
 
 
 def text(config: Any) -> str:
@@ -187,180 +361,146 @@ def _unique(configs: Sequence[Config]) -> list[Config]:
     return list({text(config): config for config in configs}.values())
 
 
-def loaded(path: str) -> Any:
-    """The autotuner of the kernel in the file ``path``, with the configs that Inductor tries, none of them compiled."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return next(each for each in vars(module).values() if isinstance(each, CachingAutotuner))
+def _config(values: Mapping[str, int]) -> Config:
+    blocks = {name: value for name, value in values.items() if name not in ("num_warps", "num_stages")}
+    return Config(blocks, num_warps=values["num_warps"], num_stages=values["num_stages"])
 
 
-def precompile(path: str, configs: list[tuple[dict[str, int], int, int]]) -> int:
-    """Compile the kernel in the file ``path`` with these configs, into Triton's cache; return how many compiled."""
-    autotuner = loaded(path)
-    done = 0
-    for values, warps, stages in configs:
+def compile_part(directory: Path, part: int) -> None:
+    """Compile some of the kernel's configs into Triton's cache, and note which can be compiled."""
+    about = json.loads((directory / "about.json").read_text())
+    autotuner = loaded(about["source"])
+    done = []
+    for number in range(part * PART, min((part + 1) * PART, len(about["configs"]))):
         try:
-            autotuner._precompile_config(Config(values, num_warps=warps, num_stages=stages))
-            done += 1
+            autotuner._precompile_config(_config(about["configs"][number]))
+            done.append(number)
         except Exception:  # noqa: BLE001, PERF203 - what cannot be compiled is no candidate
             continue
-    return done
+    (directory / f"part-{part}.tmp").write_text(json.dumps(done))
+    (directory / f"part-{part}.tmp").replace(directory / f"part-{part}.json")
 
 
-class Program(NamedTuple):
-    """A compiled program and its kernels, whose other configs the jobs compile."""
-
-    name: str
-    flipped: bool
-    workload: Workload
-    step: Callable[[], Any]
-    recorder: Recorder
-    jobs: list[Any]
-    seconds: float
+def parts(about: Mapping[str, Any]) -> int:
+    """Into how many parts the configs are divided."""
+    return -(-len(about["configs"]) // PART)
 
 
-def prepare(name: str, flipped: bool) -> Program:
-    """Compile the program; ``flipped`` exchanges persistent and looped reductions."""
-    started = time.perf_counter()
-    torch._dynamo.reset()
-    workload = build(name, "cuda")
-    module = torch.compile(workload.module)
-    recorder = Recorder()
-    with recorder.in_force(), _flipped() if flipped else nullcontext():
-        workload.step(module)
-        torch.cuda.synchronize()
-        for kernel in recorder.kernels.values():
-            kernel.calls = 0
-        workload.step(module)
-        torch.cuda.synchronize()
-    jobs = []
-    for kernel in recorder.kernels.values():
-        kernel.chosen = kernel.autotuner.launchers[0]
-        configs = [(config.kwargs, config.num_warps, config.num_stages) for config in kernel.configs]
-        jobs += [
-            AsyncCompile.process_pool().submit(precompile, kernel.autotuner.filename, configs[part : part + 6])
-            for part in range(0, len(configs), 6)
-        ]
-    return Program(
-        name, flipped, workload, lambda: workload.step(module), recorder, jobs, time.perf_counter() - started
-    )
+class Loaded(NamedTuple):
+    """A kernel that can be measured: the numbers of its configs, and their launchers."""
+
+    about: dict[str, Any]
+    numbers: list[int]
+    launchers: list[Any]
+    launches: list[Callable[[], object]]
 
 
-@contextmanager
-def _flipped() -> Iterator[None]:
-    """Make reductions of up to 8,192 elements persistent where Inductor loops, and loop where it does not."""
-    decide = InductorChoices.should_use_persistent_reduction
-
-    def other(features: Any, cooperative_reduction: bool) -> bool:
-        usual = decide(features, cooperative_reduction)
-        size = features.reduction_numel
-        return not usual and bool(size.is_number and int(size) <= 8192)
-
-    InductorChoices.should_use_persistent_reduction = staticmethod(other)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        InductorChoices.should_use_persistent_reduction = staticmethod(decide)  # type: ignore[method-assign]
-
-
-def measure(program: Program, bench: Bench, write: Callable[[dict[str, Any]], None], until: float) -> None:
-    """Time all kernels of the program, then the program with the kernels that were found."""
-    best: dict[str, dict[int, Any]] = {"cold": {}, "warm": {}}
-    gains: dict[int, float] = {}
-    heads: dict[int, Any] = {}
-    for number, kernel in program.recorder.kernels.items():
-        if time.time() > until:
-            return
-        launchers, resources = _launchers(kernel)
-        if not launchers:
-            continue
-        stream = torch.cuda.current_stream().cuda_stream
-        launches = [partial(each, *kernel.args, **kernel.kwargs, stream=stream) for each in launchers]
-        for launch in launches:
-            launch()
-        torch.cuda.synchronize()
-        cold = [median(column) / 1000 for column in bench.rounds(launches, ROUNDS).T.tolist()]
-        warm = [median(column) / 1000 for column in _warm_rounds(bench, launches, ROUNDS)]
-        heads[number] = launchers[0]
-        best["cold"][number] = launchers[cold.index(min(cold))]
-        best["warm"][number] = launchers[warm.index(min(warm))]
-        gains[number] = (cold[0] - min(cold)) * kernel.calls
-        write(
-            {
-                "program": program.name,
-                "flipped": program.flipped,
-                "kernel": kernel.name,
-                "kind": kernel.kind,
-                "calls": kernel.calls,
-                "size_hints": kernel.fresh.size_hints,
-                "own": len(kernel.own),
-                "chosen": text(kernel.chosen.config),
-                "configs": [text(each.config) for each in launchers],
-                "resources": resources,
-                "cold": [round(each, 3) for each in cold],
-                "warm": [round(each, 3) for each in warm],
-                "features": program.recorder.features.get(kernel.name),
-                "args": [
-                    [str(arg.dtype), list(arg.shape), list(arg.stride())] if isinstance(arg, torch.Tensor) else arg
-                    for arg in kernel.args
-                ],
-                "source": Path(kernel.autotuner.filename).read_text(),
-            }
-        )
-    if heads and not program.flipped:
-        write(_replayed(program, bench, heads, best, gains))
-
-
-def _launchers(kernel: Kernel) -> tuple[list[Any], list[list[int]]]:
-    """Launchers of the configs that compile; and the registers, spills and shared memory of each."""
-    launchers, resources = [], []
-    for config in kernel.configs:
+def load(directory: Path) -> Loaded:
+    """The kernel with all configs that were compiled, and arguments for it."""
+    about = json.loads((directory / "about.json").read_text())
+    autotuner = loaded(about["source"])
+    numbers = [
+        number for part in range(parts(about)) for number in json.loads((directory / f"part-{part}.json").read_text())
+    ]
+    launchers, kept = [], []
+    for number in numbers:
         try:
-            launcher = kernel.fresh._precompile_config(config).make_launcher()
-        except Exception:  # noqa: BLE001 - no candidate
+            launchers.append(autotuner._precompile_config(_config(about["configs"][number])).make_launcher())
+            kept.append(number)
+        except Exception:  # noqa: BLE001, PERF203 - for example too much shared memory
             continue
-        launchers.append(launcher)
-        resources.append([launcher.n_regs, launcher.n_spills, launcher.shared])
-    return launchers, resources
+    args, kwargs = torch.load(directory / "args.pt", map_location="cuda", weights_only=True)
+    stream = torch.cuda.current_stream().cuda_stream
+    made = [_made(arg) for arg in args]
+    return Loaded(about, kept, launchers, [partial(each, *made, **kwargs, stream=stream) for each in launchers])
+
+
+def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
+    """Microseconds of each config after the cache was flushed, and right after the same kernel; a record of all."""
+    about, launches = kernel.about, kernel.launches
+    for launch in launches:
+        launch()
+    torch.cuda.synchronize()
+    cold = [median(column) / 1000 for column in bench.rounds(launches, ROUNDS).T.tolist()]
+    again = {
+        *sorted(range(len(launches)), key=lambda number: cold[number])[:FINALISTS],
+        *(place for place, number in enumerate(kernel.numbers) if number < about["own"]),
+    }
+    finalists = sorted(again)
+    last = bench.rounds([launches[number] for number in finalists], LAST_ROUNDS)
+    for number, column in zip(finalists, last.T.tolist(), strict=True):
+        cold[number] = median(column) / 1000
+    warm = [median(column) / 1000 for column in _warm_rounds(bench, launches, ROUNDS)]
+    return {
+        **about,
+        "blocks": list(about["configs"][0])[:-2],
+        "configs": [list(about["configs"][number].values()) for number in kernel.numbers],
+        "own": sum(number < about["own"] for number in kernel.numbers),
+        "finalists": finalists,
+        "resources": [[each.n_regs, each.n_spills, each.shared] for each in kernel.launchers],
+        "cold": [round(each, 3) for each in cold],
+        "warm": [round(each, 3) for each in warm],
+    }
 
 
 def _warm_rounds(bench: Bench, launches: Sequence[Callable[[], object]], count: int) -> list[list[float]]:
-    """Nanoseconds of each launch right after the same launch, by launch."""
+    """Nanoseconds of each launch right after the same launch, by launch; the GPU waits until all are launched."""
     times: list[list[float]] = [[] for _ in launches]
     events = bench._some_events(len(launches))
+    lead = 500_000 + 60_000 * len(launches)
     for _ in range(count):
         order = bench._order.permutation(len(launches))
-        torch.cuda._sleep(2_000_000)  # type: ignore[no-untyped-call]
-        for number, (start, end) in zip(order, events, strict=True):
-            launches[number]()
-            start.record()
-            launches[number]()
-            end.record()
-        torch.cuda.synchronize()
+        for _ in range(4):
+            torch.cuda._sleep(lead)  # type: ignore[no-untyped-call]
+            for number, (start, end) in zip(order, events, strict=True):
+                launches[number]()
+                start.record()
+                launches[number]()
+                end.record()
+            ahead = not events[0][0].query()
+            torch.cuda.synchronize()
+            if ahead:
+                break
+            lead *= 2
         for number, (start, end) in zip(order, events, strict=True):
             times[number].append(start.elapsed_time(end) * 1e6)
     return times
 
 
-def _replayed(
-    program: Program, bench: Bench, heads: dict[int, Any], best: dict[str, dict[int, Any]], gains: dict[int, float]
-) -> dict[str, Any]:
+def replay(program: Captured, kernels: Path, measured: Mapping[str, dict[str, Any]], bench: Bench) -> dict[str, Any]:
     """Microseconds of a step with Inductor's first configs, its choices, the best cold and warm, and single kernels."""
-    chosen = {number: program.recorder.kernels[number].chosen for number in heads}
-    largest = sorted((number for number in heads if gains[number] > TINY_GAIN), key=lambda number: -gains[number])
-    ways: dict[str, dict[int, Any]] = {"first": heads, "chosen": chosen, **best}
-    for number in largest[:MOST_KERNELS]:
-        kernel = program.recorder.kernels[number]
-        for label in ("cold", "warm"):
-            ways[f"{label} {kernel.name}"] = {**heads, number: best[label][number]}
+    known = {kernel: measured[kernel] for kernel in program.autotuners if kernel in measured}
+    first = {kernel: autotuners[0].launchers[0] for kernel, autotuners in program.autotuners.items()}
+
+    def fastest(label: str, record: dict[str, Any], count: int | None = None) -> Any:
+        return _launcher(record, record[label].index(min(record[label][:count])))
+
+    ways = {
+        "first": first,
+        "chosen": {},
+        "own": {**first, **{kernel: fastest("cold", record, record["own"]) for kernel, record in known.items()}},
+        "cold": {**first, **{kernel: fastest("cold", record) for kernel, record in known.items()}},
+        "warm": {**first, **{kernel: fastest("warm", record) for kernel, record in known.items()}},
+    }
+    for kernel in program.autotuners:
+        about = json.loads((kernels / kernel / "about.json").read_text())
+        args, kwargs = torch.load(kernels / kernel / "args.pt", map_location="cuda", weights_only=True)
+        fresh = loaded(about["source"])
+        fresh.run(*map(_made, args), **kwargs, stream=torch.cuda.current_stream().cuda_stream)
+        ways["chosen"][kernel] = fresh.launchers[0]
+    chosen = {kernel: text(launcher.config) for kernel, launcher in ways["chosen"].items()}
+    gains = {kernel: record["cold"][0] - min(record["cold"]) for kernel, record in known.items()}
+    for kernel in sorted(gains, key=lambda kernel: -gains[kernel])[:MOST_KERNELS]:
+        if gains[kernel] > TINY_GAIN:
+            for label in ("cold", "warm"):
+                ways[f"{label} {kernel}"] = {**first, kernel: ways[label][kernel]}
+    outputs, graphs = {}, []
     pool = torch.cuda.graph_pool_handle()
-    graphs = []
-    for launchers in ways.values():
-        for number, launcher in launchers.items():
-            program.recorder.kernels[number].autotuner.launchers = [launcher]
+    for label, launchers in ways.items():
+        _put(program, launchers)
+        if label in ("first", "cold"):
+            torch.manual_seed(1)
+            outputs[label] = [each.detach().double() for each in program.step() if each.is_floating_point()]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -372,10 +512,43 @@ def _replayed(
         graphs.append(graph)
     rounds = bench.rounds([graph.replay for graph in graphs], REPLAYS)
     times = [round(median(column) / 1000, 2) for column in rounds.T.tolist()]
-    return {"program": program.name, "replayed": dict(zip(ways, times, strict=True)), "seconds": program.seconds}
+    return {
+        "replayed": program.name,
+        "times": dict(zip(ways, times, strict=True)),
+        "chosen": chosen,
+        "missing": [kernel for kernel in program.autotuners if kernel not in known],
+        "errors": _errors(program, outputs),
+    }
 
 
-def append(path: Path, record: dict[str, Any]) -> None:
-    """Write a record as a line."""
-    with path.open("a") as file:
-        file.write(json.dumps(record, default=str) + "\n")
+def _launcher(record: Mapping[str, Any], number: int) -> Any:
+    """The launcher of one of a measured kernel's configs."""
+    names = [*record["blocks"], "num_warps", "num_stages"]
+    config = _config(dict(zip(names, record["configs"][number], strict=True)))
+    return loaded(record["source"])._precompile_config(config).make_launcher()
+
+
+def _put(program: Captured, launchers: Mapping[str, Any]) -> None:
+    for kernel, launcher in launchers.items():
+        for autotuner in program.autotuners[kernel]:
+            autotuner.launchers = [launcher]
+
+
+def _errors(program: Captured, outputs: Mapping[str, list[Any]]) -> dict[str, float] | str:
+    """Norm of the difference from float64, over the norm of the result, by way; of programs without random numbers."""
+    try:
+        exact = program.workload.in_float64()
+        torch.manual_seed(1)
+        results = [each for each in exact.step(exact.module) if each.is_floating_point()]
+        return {
+            label: max(float((each - right).norm() / right.norm()) for each, right in zip(found, results, strict=True))
+            for label, found in outputs.items()
+        }
+    except Exception as error:  # noqa: BLE001 - not all programs run in float64
+        return repr(error)[:200]
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record as a line, in one call."""
+    with path.open("ab", buffering=0) as file:
+        file.write((json.dumps(record, default=str) + "\n").encode())
