@@ -192,7 +192,7 @@ def _gpus() -> tuple[str, list[int]]:
 def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     """Capture a program, wait until the kernels are measured, and replay it."""
     import torch
-    from diode_lut.collect.rounds import Bench
+    from diode_lut.measure.timing import Bench
     from modelbench.generated import append, capture, replay
 
     try:
@@ -261,7 +261,7 @@ def work(results: Path, ends: Sequence[float]) -> None:
 def time_kernels(results: Path, ends: Sequence[float]) -> None:
     """Load kernels that are compiled, and measure them while no other process does on this GPU."""
     import torch
-    from diode_lut.collect.rounds import Bench
+    from diode_lut.measure.timing import Bench
     from modelbench.generated import append, load, measure, parts
 
     bench = Bench()
