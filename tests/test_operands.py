@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import Operand, Problem, packed_operands, problem_of
-from tests.exchange.drawing import packed
+from tests.formats.drawing import packed
 from tests.strategies import share
 
 

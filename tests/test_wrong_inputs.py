@@ -144,7 +144,7 @@ CASES = [
     ("explain mm 8 8 8 --hardware H200,90,132", 2, "H200,90,132: '90' is no architecture, such as sm_90, gfx942 or"),
     ("explain mm 8 8 8 --hardware gpu", 2, "and no GPU is known by it; cuda is the GPU of this machine, on AMD as"),
     ("explain mm 8 8 8 --hardware ''", 2, "and no GPU is known by it; cuda is the GPU of this machine, on AMD as"),
-    ("explain torch.matmul 8 8 8", 2, "'torch.matmul' is no op of Inductor's: it is mm, or bmm with a batch"),
+    ("explain torch.matmul 8 8 8", 2, "unknown op 'torch.matmul'; use mm, or bmm with a batch"),
     ("query mine.json '.entries[]'", 2, "(unlike in jq, an expression begins without a dot: entries[])"),
     ("query mine.json 'entries[?op=`mm`]'", 2, "(a comparison is written ==)"),
     ("query mine.json 'entries.length()'", 2, "(a function has its argument in brackets: length(entries))"),
@@ -196,7 +196,7 @@ CASES = [
         2,
         "--against cublas: no such file, and no config: template: 'cubl",
     ),
-    ("explain linear 8 8 8", 2, "'linear' is no op of Inductor's: it is addmm, or mm without a bias"),
+    ("explain linear 8 8 8", 2, "unknown op 'linear'; use addmm, or mm without a bias"),
     ("explain mm 8x16x32 8 8", 2, "'8x16x32' are several sizes: write 8 16 32"),
     ("explain mm 8 8 8 --dynamic m=64:8", 2, "'m=64:8' ends before it begins"),
     ("explain mm 8 8 8 --hardware 'A100 40GB'", 2, "and no GPU is known by it (did you mean A100"),
@@ -228,7 +228,7 @@ CASES = [
     (
         "set mine.json matmul --config aten --note x",
         2,
-        "'matmul' is no op of Inductor's: it is mm, or bmm with a batch",
+        "unknown op 'matmul'; use mm, or bmm with a batch",
     ),
     ("tune --stop-after 0 -- python train.py", 2, "'0' is not a time above zero, such as 10, 90s, 10m or 1.5h"),
 ]

@@ -192,8 +192,9 @@ def _gpus() -> tuple[str, list[int]]:
 def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     """Capture a program, wait until the kernels are measured, and replay it."""
     import torch
-    from diode_lut.measure.timing import Bench
     from modelbench.generated import append, capture, replay
+
+    from diode_lut.measure.timing import Bench
 
     try:
         program, record = capture(name, "", KERNELS)
@@ -261,8 +262,9 @@ def work(results: Path, ends: Sequence[float]) -> None:
 def time_kernels(results: Path, ends: Sequence[float]) -> None:
     """Load kernels that are compiled, and measure them while no other process does on this GPU."""
     import torch
-    from diode_lut.measure.timing import Bench
     from modelbench.generated import append, load, measure, parts
+
+    from diode_lut.measure.timing import Bench
 
     bench = Bench()
     while not (SCRATCH / "captured").exists():

@@ -34,9 +34,9 @@ from kernel_guards import (
 )
 from source_changes import FALSE, NONE, RAISES, TRUE, UNREGISTERED, Guard, Instead, Without
 
-PROVENANCE = "tests/inductor/test_provenance.py::"
+PROVENANCE = "tests/hook/test_provenance.py::"
 CHOOSER = "tests/test_chooser.py::"
-HANDED_OVER = "tests/inductor/test_handed_over.py::"
+HANDED_OVER = "tests/hook/test_handed_over.py::"
 SERVED = "test_graphs_of_another_process_are_served_if_they_are_what_their_keys_stand_for"
 
 BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -225,7 +225,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         "fork-and-receipt": (
             "in_forked_children",
             UNREGISTERED,
-            "tests/runtime/test_receipt_file.py::test_a_child_adds_its_number",
+            "tests/receipts/test_receipt_file.py::test_a_child_adds_its_number",
         ),
     },
 }

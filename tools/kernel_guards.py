@@ -6,19 +6,19 @@ from typing import Any
 
 from source_changes import FALSE, NONE, TRUE, Instead, Without
 
-HOOK, KERNELS = "tests/inductor/test_hook.py::", "tests/inductor/test_guards.py::"
-TIMED = "tests/inductor/test_timed_options.py::"
-ON_CPU, CPU = "tests/inductor/test_guards_on_cpu.py::", "tests/inductor/test_cpu.py::"
-INSTALL, CACHE = "tests/inductor/test_install.py::", "tests/inductor/test_cache.py::"
-SMALL_GPUS = "tests/inductor/test_small_gpus.py::"
-PADDING = "tests/inductor/test_padding.py::"
-CONCAT = "tests/inductor/test_concat.py::"
-ATTENTION = "tests/inductor/test_attention.py::"
-GROUPED = "tests/inductor/test_grouped_mm.py::"
-SCALED = "tests/inductor/test_scaled_mm.py::"
-INT8 = "tests/inductor/test_int_mm.py::"
-CHANGES, TRANSIENT = "tests/inductor/test_snapshot.py::", "tests/inductor/test_transient.py::"
-DYNAMIC = "tests/inductor/test_dynamic.py::"
+HOOK, KERNELS = "tests/hook/test_hook.py::", "tests/hook/test_guards.py::"
+TIMED = "tests/hook/test_timed_options.py::"
+ON_CPU, CPU = "tests/hook/test_guards_on_cpu.py::", "tests/hook/test_cpu.py::"
+INSTALL, CACHE = "tests/hook/test_install.py::", "tests/hook/test_cache.py::"
+SMALL_GPUS = "tests/hook/test_small_gpus.py::"
+PADDING = "tests/hook/test_padding.py::"
+CONCAT = "tests/hook/test_concat.py::"
+ATTENTION = "tests/hook/test_attention.py::"
+GROUPED = "tests/hook/test_grouped_mm.py::"
+SCALED = "tests/hook/test_scaled_mm.py::"
+INT8 = "tests/hook/test_int_mm.py::"
+CHANGES, TRANSIENT = "tests/hook/test_snapshot.py::", "tests/hook/test_transient.py::"
+DYNAMIC = "tests/hook/test_dynamic.py::"
 SETTINGS = "tests/test_settings.py::"
 RUNTIME, STATISTICS = "tests/test_runtime.py::", "tests/test_statistics.py::"
 
@@ -76,7 +76,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "stages-and-waves-on-rocm": (
             "_as_written",
             Instead("lambda config, make, **values: make(**values)"),
-            "tests/inductor/test_rocm.py::test_a_kernel_has_the_tunables_of_its_config",
+            "tests/hook/test_rocm.py::test_a_kernel_has_the_tunables_of_its_config",
         ),
         "batch-over-65535": ("_batch_fits_grid", TRUE, KERNELS + "test_batch_over_65535"),
         "batch-that-may-grow": (

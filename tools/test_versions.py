@@ -21,7 +21,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLED = ROOT / ".versions"
 TESTS = (
-    *("tests/inductor", "tests/interpreter", "tests/compilation", "tests/collect", "tests/kernels"),
+    *("tests/hook", "tests/interpreter", "tests/compile_check", "tests/measure", "tests/templates"),
     *("tests/test_import.py", "tests/test_post_import.py", "tests/test_hardware.py", "tests/test_compare.py"),
 )
 RUNTIME = "nvidia-cuda-runtime==13.5.37"

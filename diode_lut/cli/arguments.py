@@ -49,7 +49,7 @@ class _Spelled(click.Choice[str]):
         """Name Inductor's ops for a layer."""
         ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
         wrong = super().get_invalid_choice_message(value, ctx)
-        return f"{value!r} is no op of Inductor's: it is {ops}" if ops else wrong
+        return f"unknown op {value!r}; use {ops}" if ops else wrong
 
 
 ANY = "any"

@@ -9,7 +9,7 @@ import torch
 from torch._inductor.utils import run_and_get_code
 
 from tests.gpu.gemms import ATEN, MM, benchmarks, random
-from tests.inductor.test_fusion import EPILOGUES, UNFUSED, Function
+from tests.hook.test_fusion import EPILOGUES, UNFUSED, Function
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 

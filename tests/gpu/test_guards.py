@@ -1,6 +1,6 @@
 """What could go wrong between a row and a result on a real GPU, a test each.
 
-The guards that need no GPU are in tests/inductor/test_guards.py; tools/guards.py says where each one is tested.
+The guards that need no GPU are in tests/hook/test_guards.py; tools/guards.py says where each one is tested.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from diode_lut.cli import main
 from diode_lut.cli.timings import collect_command
 from diode_lut.measure.methods import MEASURERS
 
-MEASURERS["autotune"] = "tests.collect.measurers:measure"
+MEASURERS["autotune"] = "tests.measure.measurers:measure"
 next(each for each in collect_command.params if each.name == "search_space").type = click.STRING
 
 if __name__ == "__main__":

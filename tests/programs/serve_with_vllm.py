@@ -1,4 +1,4 @@
-"""What vLLM's own code compiles a model to, as JSON for tests/inductor/test_vllm.py.
+"""What vLLM's own code compiles a model to, as JSON for tests/hook/test_vllm.py.
 
 ``python serve_with_vllm.py DEVICE DIRECTORY TABLE RANGES``: vLLM's cache is in DIRECTORY. RANGES, in JSON, are the
 sizes that it compiles on their own, and the ends of its ranges. "cuda" is the interpreter's device. Everything but the

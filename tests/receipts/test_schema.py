@@ -20,7 +20,7 @@ from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.receipts.read import MAX_COUNT, decode_receipt, read_receipt
 from diode_lut.receipts.receipt import MAX_PERMILLE, Device, Miss, NoChoice, Receipt, merge_receipts, receipt_bytes
 from tests.mutated import containers, mutate
-from tests.receipt.strategies import receipts
+from tests.receipts.strategies import receipts
 from tests.strategies import share
 from tools import write_schema
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from diode_lut.dataset import read_dataset
 from diode_lut.table import read_table, write_table
-from tests.adopt.contributions import SHIPPED, changed, contribute, pack_records, rebuild, some_records
 from tests.commands import call
+from tests.contribute.contributions import SHIPPED, changed, contribute, pack_records, rebuild, some_records
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,8 +21,8 @@ from diode_lut.measure.tasks import Outcome
 from diode_lut.problem import Problem
 from diode_lut.settings import config
 from diode_lut.templates.config import ATEN, Config
-from tests.collect.collection import outcomes, problem_file
 from tests.forks import Forked, Forks
+from tests.measure.collection import outcomes, problem_file
 
 BMM = Problem("bmm", "float32", "nt", 2, 2, 32, 32, 32)
 ADDMM = Problem("addmm", "float16", "nt", 16, 1, 32, 32, 32)

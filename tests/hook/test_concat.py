@@ -12,8 +12,8 @@ import torch
 
 from diode_lut.hook import epilogues
 from tests.fake_cuda import Input, Lowered, lower
-from tests.inductor.test_fusion import reasons
-from tests.inductor.test_hook import ATEN, MM, blocks, triton
+from tests.hook.test_fusion import reasons
+from tests.hook.test_hook import ATEN, MM, blocks, triton
 
 pytestmark = pytest.mark.usefixtures("h200")
 

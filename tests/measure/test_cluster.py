@@ -21,8 +21,8 @@ from diode_lut.measure import workers as cluster_module
 from diode_lut.measure.methods import METHODS, find_setup
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
-from tests.collect.collection import Collection
-from tests.collect.measurers import FAULTS, HANGS, KILLS, KILLS_ONCE, SKIPPED, SLOW, SPLIT, problem
+from tests.measure.collection import Collection
+from tests.measure.measurers import FAULTS, HANGS, KILLS, KILLS_ONCE, SKIPPED, SLOW, SPLIT, problem
 
 
 def started_cluster(*environments: dict[str, str]) -> SpecCluster:
@@ -44,7 +44,7 @@ def quick_start() -> Iterator[None]:
     with dask.config.set({f"distributed.{name}": value for name, value in settings.items()}):
         context = get_mp_context()
         context.set_forkserver_preload(
-            ["distributed", "triton", "diode_lut.measure.workers", "tests.collect.measurers"]
+            ["distributed", "triton", "diode_lut.measure.workers", "tests.measure.measurers"]
         )
         yield
 

@@ -24,8 +24,8 @@ from diode_lut.hook.switch import cache_identity
 from diode_lut.startup import plugin
 from tests.fake_cuda import lower
 from tests.forks import ROOT, Forks
-from tests.inductor.test_dynamic import SMALL_AND_LARGE, UNBACKED, B, Rows, mm_at
-from tests.inductor.test_hook import blocks
+from tests.hook.test_dynamic import SMALL_AND_LARGE, UNBACKED, B, Rows, mm_at
+from tests.hook.test_hook import blocks
 
 CONTEXTS = ["vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass"]
 

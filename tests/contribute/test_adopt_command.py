@@ -16,9 +16,9 @@ from diode_lut.measure import methods as setup
 from diode_lut.measure.methods import METHODS
 from diode_lut.table import read_table
 from diode_lut.templates.config import Config
-from tests.adopt import measurers
-from tests.adopt.measurers import best, problems
-from tests.collect.collection import outcomes
+from tests.contribute import measurers
+from tests.contribute.measurers import best, problems
+from tests.measure.collection import outcomes
 
 
 def adopted(directory: Path, count: int, *options: str) -> Result:
@@ -100,8 +100,8 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_only_finished_problems_are_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem that was swept but has no careful times is in the timings, and neither in the dataset nor the table."""
     for stage in METHODS["sweep"]:
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.adopt.measurers:{stage}")
-    monkeypatch.setattr(setup, "FINALISTS", "tests.adopt.measurers:finalists")
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.measurers:{stage}")
+    monkeypatch.setattr(setup, "FINALISTS", "tests.contribute.measurers:finalists")
     monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
     result = adopted(tmp_path, 20)
     assert result.exit_code == 0, result.output

@@ -19,7 +19,7 @@ from diode_lut.hook.problems import NO_RANGE
 from diode_lut.receipts import recorder
 from diode_lut.receipts.receipt import Device
 from tests.fake_cuda import Input, Lowered, lower
-from tests.inductor.test_hook import ATEN, MM, TMA, blocks, triton, uses_aten
+from tests.hook.test_hook import ATEN, MM, TMA, blocks, triton, uses_aten
 
 pytestmark = pytest.mark.usefixtures("h200")
 

@@ -13,9 +13,9 @@ from diode_lut.measure.collector import InProcess
 from diode_lut.measure.methods import find_setup
 from diode_lut.measure.tasks import Shard, Task
 from diode_lut.templates.config import ATEN
-from tests.collect.collection import Collection
-from tests.collect.measurers import FAULTS, HANGS, SLOW, SPLIT, problem
 from tests.forks import Forks
+from tests.measure.collection import Collection
+from tests.measure.measurers import FAULTS, HANGS, SLOW, SPLIT, problem
 
 
 def test_fault_names_the_config(collection: Collection) -> None:

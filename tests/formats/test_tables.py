@@ -18,7 +18,7 @@ from diode_lut.hardware import Hardware, known_gpu
 from diode_lut.problem import DTYPES, Problem
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN, Config
-from tests.exchange.drawing import H200, packed, tables
+from tests.formats.drawing import H200, packed, tables
 from tests.strategies import share
 
 A, B = (Config("triton_mm", (64, 64, block_k, 8, 3, 4)) for block_k in (32, 128))

@@ -15,7 +15,7 @@ import diode_lut
 from diode_lut.hook import epilogues
 from diode_lut.receipts import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
-from tests.inductor.test_hook import ATEN, Rows, blocks, triton
+from tests.hook.test_hook import ATEN, Rows, blocks, triton
 
 pytestmark = pytest.mark.usefixtures("h200")
 

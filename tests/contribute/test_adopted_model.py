@@ -17,8 +17,8 @@ from diode_lut.model.training_set import TRAIN
 from diode_lut.problem import Problem
 from diode_lut.table import read_table
 from diode_lut.templates.config import ATEN
-from tests.adopt import recorded
 from tests.commands import call
+from tests.contribute import recorded
 
 TABLE = Path("contribution", "tables", "nvidia-h200.json")
 MODEL = TABLE.with_name("nvidia-h200.mlp.safetensors")

@@ -29,7 +29,7 @@ import diode_lut
 from diode_lut.hardware import detect_hardware
 from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks
-from tests.inductor import reloaded
+from tests.hook import reloaded
 
 CPP = Config("cpp_gemm")
 
@@ -285,7 +285,7 @@ def test_packages_of_a_process_without_the_hook(table: Table, after_inductor: Fo
     program = """
 import sys, torch
 from torch._dynamo.precompile_context import PrecompileContext
-from tests.inductor.reloaded import gemm
+from tests.hook.reloaded import gemm
 torch._dynamo.config.caching_precompile = True
 torch.compile(gemm)(torch.randn(4, 64, 128), torch.randn(4, 128, 96))
 PrecompileContext.save_to_dynamo_cache()

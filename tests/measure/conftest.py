@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from diode_lut.measure import methods as setup
-from tests.collect.collection import Collection
+from tests.measure.collection import Collection
 
 
 @pytest.fixture
 def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """A collection in which every stage is measured by those in measurers.py."""
     for stage, function in {"autotune": "measure", "sweep": "sweep", "final": "final"}.items():
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.collect.measurers:{function}")
-    monkeypatch.setattr("diode_lut.measure.methods.FINALISTS", "tests.collect.measurers:finalists")
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.measure.measurers:{function}")
+    monkeypatch.setattr("diode_lut.measure.methods.FINALISTS", "tests.measure.measurers:finalists")
     return Collection(tmp_path)

@@ -16,9 +16,9 @@ from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table
 from diode_lut.templates.config import ATEN
-from tests.adopt import measurers, recorded
-from tests.adopt.measurers import best, gain, problems
 from tests.commands import call
+from tests.contribute import measurers, recorded
+from tests.contribute.measurers import best, gain, problems
 
 
 def rows(count: int) -> list[Entry]:
@@ -84,7 +84,7 @@ def test_a_table_of_another_device_is_named(tmp_path: Path) -> None:
 
 def test_a_table_that_never_answers_here_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For another architecture nothing is started; the message says what differs."""
-    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.adopt.measurers:not_there")
+    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.contribute.measurers:not_there")
     here = detect_hardware("cpu")
     other = verified(tmp_path, rows(60), here._replace(arch="cpu-other"))
     assert (other.exit_code, other.stdout) == (2, "")

@@ -70,4 +70,4 @@ def play_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "_make_header", lambda *_: header)
     monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
     for stage in METHODS["sweep"]:
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.adopt.recorded:{stage}")
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.recorded:{stage}")

@@ -19,7 +19,7 @@ from diode_lut.hook.handler import decide_matmul
 from diode_lut.hook.snapshot import InductorSnapshot
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import ATEN, Config
-from tests.inductor.test_hook import Rows, triton
+from tests.hook.test_hook import Rows, triton
 
 pytestmark = pytest.mark.usefixtures("h200", "graph")
 

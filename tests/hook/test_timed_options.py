@@ -19,7 +19,7 @@ from diode_lut.hook.snapshot import snapshot
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config
 from tests.fake_cuda import Input, Lowered, lower
-from tests.inductor.test_hook import ATEN, BMM, MM, TMA, constants, triton, uses_aten
+from tests.hook.test_hook import ATEN, BMM, MM, TMA, constants, triton, uses_aten
 
 pytestmark = pytest.mark.usefixtures("h200", "settings")
 

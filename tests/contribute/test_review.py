@@ -13,7 +13,16 @@ from diode_lut.dataset import Timing, read_dataset
 from diode_lut.errors import TableError
 from diode_lut.table import Candidate, read_table, to_bytes, write_table
 from diode_lut.templates.config import ATEN
-from tests.adopt.contributions import PEOPLE, SHIPPED, TABLES, changed, contribute, pack_records, rebuild, some_records
+from tests.contribute.contributions import (
+    PEOPLE,
+    SHIPPED,
+    TABLES,
+    changed,
+    contribute,
+    pack_records,
+    rebuild,
+    some_records,
+)
 
 
 @pytest.fixture(scope="module")

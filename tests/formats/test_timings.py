@@ -22,7 +22,7 @@ from diode_lut.formats.content import Facts, Skipped, Timings
 from diode_lut.hardware import Hardware, known_gpu
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
-from tests.exchange.drawing import H200, TEMPLATES_OF, configs, packed
+from tests.formats.drawing import H200, TEMPLATES_OF, configs, packed
 from tests.strategies import share
 
 HEADER = Header(H200, torch="2.13.0", benchmarker="tests", measured_on="2026-11-21")

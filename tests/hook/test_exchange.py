@@ -25,7 +25,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
-from tests.inductor.test_hook import constants
+from tests.hook.test_hook import constants
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)
 MM = Config("triton_mm", (64, 32, 64, 4, 3, 4))
