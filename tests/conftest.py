@@ -29,6 +29,7 @@ NEEDING_TORCH = (
     "contribute/test_adopt_command.py",
     "contribute/test_adopted_model.py",
     "contribute/test_contribution.py",
+    "contribute/test_machine.py",
     "contribute/test_verify_command.py",
     "measure/test_cluster.py",
     "measure/test_collect_command.py",

@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol
 
-import torch
-
 from diode_lut.dataset import Record, Timing
 from diode_lut.hook.versions import failure_reason
 from diode_lut.problem import Problem
@@ -218,6 +216,8 @@ class Watch:
 
 
 def _device_answers() -> bool:
+    import torch
+
     try:
         torch.cuda.synchronize()
     except (AssertionError, RuntimeError):  # AssertionError: torch has no CUDA at all
