@@ -252,7 +252,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
     },
     "diode_lut.hook.handler": {
-        "padding-of-dynamic-rows": ("_stay_aligned", TRUE, PADDING + "test_dynamic_sizes"),
+        "padding-of-dynamic-rows": ("_stay_aligned", TRUE, PADDING + "test_a_row_whose_size_changes_is_not_padded"),
         "grouped-handler": (
             "filter_choices",
             Without("DiodeChoices"),

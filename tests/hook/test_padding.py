@@ -273,6 +273,14 @@ def test_dynamic_sizes(a: Input, b: Input, rows: Rows, asked: list[str]) -> None
     assert asked == []
 
 
+def test_a_row_whose_size_changes_is_not_padded(rows: Rows, asked: list[str]) -> None:
+    """Inductor does not pad it, so the library's kernel, which has no constant sizes, gets the operands as they are."""
+    rows({"align": 2, "configs": [padded_to(ATEN, 8), ATEN]})
+    assert PADDED in compiled(torch.mm, Input((1000, 77), dynamic=(0,)), B).code
+    assert PADDED not in compiled(torch.mm, A, Input((77, 504), dynamic=(1,))).code
+    assert asked == []
+
+
 @pytest.fixture
 def model(shipped: Path, tmp_path: Path) -> Iterator[Callable[[float], None]]:
     """Puts a model in force that expects this log(time of aten with padding / time of aten), and Triton to be fast."""
