@@ -235,8 +235,8 @@ class Alternatives:
 
     ``problem`` is the matmul alone, and ``branches`` are its own kernels for parts of a dynamic size's range.
     ``assumed`` has the inputs whose layouts are open, with the layouts of the kernels. The library takes any layout, so
-    a kernel that may never run must not decide on them. ``remake`` makes the matmul's own kernel for a result of
-    another layout, or raises CannotRun. It is None if the result is no part of a concatenation.
+    a kernel that may never run must not decide on them. ``remake`` makes the matmul's own kernel for another
+    layout of the result, or raises CannotRun. It is None if the result is not part of a concatenation.
     """
 
     def __init__(

@@ -208,8 +208,8 @@ errors."""
 def failure_reason(error: Exception, stage: str) -> str:
     """Return the reason, of ``dataset.REASONS``, for an error.
 
-    ``stage`` is ``compile`` or ``launch``, and the answer if the error says nothing better. An error a signal handler
-    has raised is no failure of the choice, and is raised again.
+    ``stage`` is ``compile`` or ``launch``, and the answer if the error says nothing better. Errors from
+    signal handlers are raised again, because the choice has not failed.
     """
     let_pass(error)
     if isinstance(error, TimeoutError):
