@@ -1,4 +1,4 @@
-"""Problems: a GEMM, grouped matmul or attention with everything a choice may depend on."""
+"""Problems: a GEMM, a grouped matmul, an attention or a generated kernel, with everything a choice may depend on."""
 
 from __future__ import annotations
 
@@ -78,12 +78,14 @@ OP_SIZES = {
     "flex_attention_backward": ATTENTION_SIZES,
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
+    "pointwise": ("x", "y"),
+    "reduction": ("x", "r"),
 }
 """The sizes of each op, in canonical order."""
 
 OPS = tuple(OP_SIZES)
 
-SIZE_FIELDS = tuple(dict.fromkeys(name for sizes in sorted(OP_SIZES.values()) for name in sizes))
+SIZE_FIELDS = (*ATTENTION_SIZES, "x", "y", "r")
 """All sizes, in canonical order."""
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
@@ -92,13 +94,16 @@ ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 GROUPED = ("grouped_mm",)
 """``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
 
-MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED))
+GENERATED = ("pointwise", "reduction")
+"""The kernels that Inductor generates for what is no matmul and no attention."""
+
+MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *GENERATED))
 """The ops on two matrices, or two batches. A row without an op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
 """The sizes of MATMULS. A size an op does not have is 1."""
 
-ATTENTION_ONLY = tuple(name for name in SIZE_FIELDS if name not in MATMUL_SIZES)
+ATTENTION_ONLY = tuple(name for name in ATTENTION_SIZES if name not in MATMUL_SIZES)
 """The sizes of ATTENTION alone."""
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
@@ -139,6 +144,9 @@ SCALED = ("scaled_mm",)
 
 NO_VARIANT = ""
 
+NO_DTYPE = NO_LAYOUT = ""
+"""The dtype and layout of GENERATED."""
+
 VARIANTS: dict[str, tuple[str, ...]] = {
     "scaled_mm": tuple(
         str(Scaling(per, result, bias, fast))
@@ -146,6 +154,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         if not (bias and result == "float32")
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
+    "pointwise": ("flat", "tiled", "tiled-x", "tiled-y"),
+    "reduction": ("inner", "outer", "outer_tiny", "default"),
 }
 """The variants of the ops with some. Other ops have NO_VARIANT, and it is not written."""
 
@@ -171,10 +181,11 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     "int_mm": Domain((INT8,), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,)),
     **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
     "grouped_mm": Domain(("bfloat16",), ("nn", "nt"), (NO_EPILOGUE,), (NO_VARIANT,)),
+    **{op: Domain((NO_DTYPE,), (NO_LAYOUT,), (NO_EPILOGUE,), VARIANTS[op]) for op in GENERATED},
 }
 """The domain of each op. Library and hardware multiply float8 only if A is row-major and B column-major. Attention
 multiplies Q by K transposed: in its layout, rows of Q, K and V are without gaps. A library has grouped_mm in bfloat16
-only."""
+only. Generated kernels read and write several tensors, of any dtypes and layouts."""
 
 GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
 """The ops on numbers of more than 8 bits. They have no variants."""
@@ -213,7 +224,7 @@ def letters(layout: str) -> tuple[str, str]:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
-_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER))
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER, *GENERATED))
 """The ops other than plain GEMMs of floating-point numbers."""
 
 _VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
@@ -242,6 +253,12 @@ class Problem(NamedTuple):
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K
     and V starts on a 16-byte boundary. ``variant`` is Modifications as text. For GEMMs h, g and v are 1.
+
+    A generated kernel writes ``x`` elements, or ``y`` rows of ``x``, or reduces ``r`` elements to each of ``x``. These
+    are Inductor's dimensions after it has joined loops. The variant of a reduction is Inductor's hint: ``inner`` reads
+    contiguously along r, ``outer`` along x. A pointwise kernel is ``flat``, with a single dimension, or ``tiled``:
+    ``tiled-x`` if it reads and writes more contiguously along x, ``tiled-y`` if it never does, by Inductor's scores.
+    The other sizes are 1, ``dtype`` and ``layout`` empty, and ``align`` is 16.
     """
 
     op: str
@@ -257,6 +274,9 @@ class Problem(NamedTuple):
     h: int = 1
     g: int = 1
     v: int = 1
+    x: int = 1
+    y: int = 1
+    r: int = 1
 
     @classmethod
     def checked(cls, *values: Any, **named: Any) -> Problem:
@@ -265,7 +285,7 @@ class Problem(NamedTuple):
         op = problem.op
         for name, allowed in _VALUES:
             value = getattr(problem, name)
-            if value not in allowed:
+            if value not in allowed and not (op in GENERATED and name in ("dtype", "layout")):
                 layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
         for name in SIZE_FIELDS:
@@ -283,7 +303,7 @@ class Problem(NamedTuple):
             if value in allowed:
                 continue
             if allowed == (NO_VARIANT,):
-                raise ProblemError(f"{name}: {value!r} is not for {op}, which has no variants")
+                raise ProblemError(f"{name}: {value!r} is not for {op}, which has no {names}")
             if value == NO_VARIANT:
                 raise ProblemError(f"{name}: {op} needs one (allowed: {_one_of(allowed)})")
             raise ProblemError(f"{name}: {value!r} is not for {op} (allowed: {_one_of(allowed)})")
@@ -315,12 +335,18 @@ class Problem(NamedTuple):
         op, dtype, layout, variant = op_of(op), dtype_of(dtype), layout_of(layout), variant_of(variant)
         attention = op in ATTENTION
         sizes = (b, m, n, k, h, g, (k if attention else 1) if v is None else v)
-        b, m, n, k, h, g, v = map(number_of, SIZE_FIELDS, sizes)
+        b, m, n, k, h, g, v = map(number_of, ATTENTION_SIZES, sizes)
         problem = cls.checked(op, dtype, layout, 16 if align is None else align, b, m, n, k, epilogue, variant, h, g, v)
         if align is not None:
             return problem
         packed = attention_align(dtype, k, v) if attention else contiguous_align(dtype, layout, m, n, k, b)
         return problem._replace(align=packed)
+
+    @classmethod
+    def generated(cls, op: str, variant: str, *, x: int | str, y: int | str = 1, r: int | str = 1) -> Problem:
+        """Return the problem of a generated kernel, or raise ProblemError. Sizes may be text: ``1k``."""
+        x, y, r = map(number_of, "xyr", (x, y, r))
+        return cls.checked(op_of(op), NO_DTYPE, NO_LAYOUT, 16, *[1] * 4, variant=variant_of(variant), x=x, y=y, r=r)
 
     @property
     def kind(self) -> tuple[str, str, str, int, str, str]:
@@ -334,14 +360,21 @@ class Problem(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """b, m, n and k, and for attention h, g and v as well."""
+        """b, m, n and k, for attention h, g and v as well, and for generated kernels all of SIZE_FIELDS."""
         if self.op in ATTENTION:
             return self.b, self.m, self.n, self.k, self.h, self.g, self.v
+        if self.op in GENERATED:
+            return 1, 1, 1, 1, 1, 1, 1, self.x, self.y, self.r
         return self.b, self.m, self.n, self.k
 
     @property
     def operations(self) -> int:
-        """The number of multiplications and additions, for attention without its mask."""
+        """The number of multiplications and additions, for attention without its mask.
+
+        For generated kernels it is the number of elements that are computed or reduced.
+        """
+        if self.op in GENERATED:
+            return self.x * self.y * self.r
         if self.op in ATTENTION:
             products = 2 * (self.k + self.v) if self.op != "flex_attention_backward" else 2 * (3 * self.k + 2 * self.v)
             return self.b * self.h * self.m * self.n * products
@@ -368,7 +401,12 @@ class Problem(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of A, B and the result; for attention of Q, K, V, and the result or all gradients."""
+        """The size in bytes of A, B and the result; for attention of Q, K, V, and the result or all gradients.
+
+        A generated kernel does not tell: it is 0.
+        """
+        if self.op in GENERATED:
+            return 0
         if self.op in ATTENTION:
             rows = self.h * self.m * (self.k + self.v) + self.h // self.g * self.n * (self.k + self.v)
             return ITEMSIZES[self.dtype] * self.b * rows * (2 if self.op == "flex_attention_backward" else 1)
@@ -380,6 +418,8 @@ class Problem(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the fields of a problem file, for ``collect``."""
         op, dtype, layout, align, _, _, _, _, epilogue, variant, *_ = self
+        if op in GENERATED:
+            return {"op": op, "variant": variant, **{name.upper(): getattr(self, name) for name in OP_SIZES[op]}}
         fields: dict[str, Any] = {"op": op, "dtype": dtype, "layout": layout, "align": align}
         fields |= dict(zip(map(str.upper, SIZE_FIELDS), self.sizes, strict=False))
         if epilogue != NO_EPILOGUE:
@@ -396,6 +436,9 @@ class Problem(NamedTuple):
         return fields
 
     def __str__(self) -> str:
+        if self.op in GENERATED:
+            y, r = (f" {name} {getattr(self, name)}" if getattr(self, name) > 1 else "" for name in "yr")
+            return f"{self.op} {self.variant} x {self.x}{y}{r}"
         batch = f"{self.b}x" if self.op in BATCHED else ""
         if self.op in ATTENTION:
             batch += f"{self.h}x"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -19,9 +20,11 @@ from diode_lut.problem import (
     DTYPES,
     EPILOGUES,
     GEMMS,
+    GENERATED,
     LAYOUTS,
     MAX_SIZE,
     NO_VARIANT,
+    OP_SIZES,
     OPS,
     VARIANTS,
     Problem,
@@ -80,7 +83,7 @@ def _configs() -> SearchStrategy[Config]:
 
 
 def _entries(highest: int) -> SearchStrategy[Entry]:
-    return _plain_entries(highest) | _attention(highest)
+    return _plain_entries(highest) | _attention(highest) | _generated(highest)
 
 
 def _plain_entries(highest: int) -> SearchStrategy[Entry]:
@@ -125,6 +128,20 @@ def _attention(highest: int) -> SearchStrategy[Entry]:
     )
 
 
+def _generated(highest: int) -> SearchStrategy[Entry]:
+    """Rows for generated kernels, whose op is always named."""
+
+    def of(op: str) -> SearchStrategy[Entry]:
+        def made(entry: Entry, variant: str | None, sizes: tuple[Range | None, ...]) -> Entry:
+            kind: dict[str, Any] = {**dict.fromkeys(Entry._fields[1:8]), "op": op, "epilogue": None, "variant": variant}
+            return entry._replace(**kind, n_align=None, **dict(zip(OP_SIZES[op], sizes, strict=True)))
+
+        variants = st.none() | st.sampled_from(VARIANTS[op][:2])
+        return st.builds(made, _plain_entries(highest), variants, st.tuples(*[_ranges(highest)] * 2))
+
+    return st.sampled_from(GENERATED).flatmap(of)
+
+
 def _texts() -> SearchStrategy[str]:
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
@@ -146,7 +163,13 @@ def _problems(highest: int) -> SearchStrategy[Problem]:
     kinds = (st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
     epilogues = st.sampled_from(list(EPILOGUES)[:3])
     problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT))
-    return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1))
+    generated = st.sampled_from([(op, variant) for op in GENERATED for variant in VARIANTS[op][:2]])
+    return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1)) | st.builds(
+        lambda kind, one, other: Problem.generated(*kind, **dict(zip(OP_SIZES[kind[0]], (one, other), strict=True))),
+        generated,
+        sizes,
+        sizes,
+    )
 
 
 STRATEGIES = Strategies(_entries(8), _tables(), _problems(9))

@@ -16,16 +16,17 @@ from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     ATTENTION_ONLY,
+    ATTENTION_SIZES,
     BATCHED,
     DOMAINS,
     DTYPES,
     EPILOGUES,
+    GENERATED,
     LAYOUTS,
     NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
     OPS,
-    SIZE_FIELDS,
     Domain,
 )
 from diode_lut.receipts.receipt import VERSION as RECEIPT_VERSION
@@ -145,19 +146,20 @@ def receipt() -> Schema:
     tiers = "; ".join(f"{name}: {OF_TIERS[name]}" for name in TIERS)
     schema["$defs"]["tier"] = {**described("Tier", f"{tiers}."), "type": "string", "enum": list(TIERS)}
     classes = [name for name in EPILOGUES if name != NO_EPILOGUE]
-    values = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
+    ops = [op for op in OPS if op not in GENERATED]
+    values = {"op": ops, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
     values["variant"] = NAMED_VARIANTS
     for of_problem in ("hit", "miss", "skip", "no_choice", "unfused"):
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
-        schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in OPS if op not in BATCHED]
+        schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in ops if op not in BATCHED]
         properties = schema["$defs"][of_problem]["properties"]
         more = {name.upper(): {**described(*SIZES[name]), "$ref": "#/$defs/size"} for name in ATTENTION_ONLY}
-        names = dict.fromkeys(("op", "dtype", "layout", "align", *map(str.upper, SIZE_FIELDS)))
+        names = dict.fromkeys(("op", "dtype", "layout", "align", *map(str.upper, ATTENTION_SIZES)))
         schema["$defs"][of_problem]["properties"] = {
             name: {**properties, **more}[name] for name in {**names, **properties}
         }
-        schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(DOMAINS.values())]
+        schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(map(DOMAINS.get, ops))]
     return schema
 
 

@@ -331,7 +331,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
     """
     problem = measurements.problems[row.problems[0]]
     ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
-    b, m, n, k, h, g, v = (ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS)
+    spans = {name: ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS}
     common = set.intersection(*(set(near[each]) for each in row.problems)) - {row.config}
     sums = {config: sum(near[each][config] for each in row.problems) for config in common}
     runners_up = sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]
@@ -343,23 +343,18 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
             break  # it always works, so nothing after it would ever be used
     if all(candidate.config.pad == 1 for candidate in candidates) and all(padded[each] for each in row.problems):
         candidates.append(_best_padded(row, measurements, padded))
+    n = spans["n"]
     return Entry(
         problem.op,
         problem.dtype,
         problem.layout,
         problem.align,
-        b,
-        m,
-        n,
-        k,
-        tuple(candidates),
+        candidates=tuple(candidates),
         problems=len(row.problems),
         epilogue=problem.epilogue,
         variant=problem.variant or None,
-        h=h,
-        g=g,
-        v=v,
         n_align=problem.n_align if problem.op in GEMMS and n is not None and not is_point(n) else None,
+        **spans,
     )
 
 

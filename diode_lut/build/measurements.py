@@ -20,7 +20,7 @@ import numpy.typing as npt
 from diode_lut.dataset import Record
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
-from diode_lut.problem import ATTENTION, GROUPED, INTEGER, SCALED, Problem
+from diode_lut.problem import ATTENTION, GENERATED, GROUPED, INTEGER, SCALED, Problem
 from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import BASELINES, TEMPLATES, Config, baseline
 
@@ -288,7 +288,7 @@ def doubt(record: Record, hardware: Hardware) -> str:
     """
     spreads = _spreads([record])
     best = min(spreads.values(), key=lambda each: each.middle, default=None)
-    least = None if record.problem.op in ATTENTION else roofline_ns(record.problem, hardware)
+    least = None if record.problem.op in (*ATTENTION, *GENERATED) else roofline_ns(record.problem, hardware)
     start = START_ON_CPU_NS if hardware.is_cpu else START_NS
     for each in filter(None, (spreads.get(baseline(record.problem.op)), best)):
         if least is not None and each.middle > MAX_ROOFLINES * least + start:

@@ -18,7 +18,17 @@ from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware, gpus_of, known_gpu
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_UID, TEMPLATES_OF_CHOICES, UIDS
-from diode_lut.problem import BATCHED, MATMULS, SIZE_FIELDS, Operand, Problem, problem_of
+from diode_lut.problem import (
+    BATCHED,
+    MATMULS,
+    NO_DTYPE,
+    NO_LAYOUT,
+    ROW_BYTES,
+    SIZE_FIELDS,
+    Operand,
+    Problem,
+    problem_of,
+)
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.row import KIND_FIELDS
 from diode_lut.templates.config import ATEN, Config
@@ -103,7 +113,7 @@ def _exact_problem(entry: Entry) -> Problem:
     """Return the problem of an exact row, which leaves out at most ``b``, ``epilogue`` and an unknown variant."""
     kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
     sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
-    return Problem(**kind, **sizes)
+    return Problem(**{"dtype": NO_DTYPE, "layout": NO_LAYOUT, "align": ROW_BYTES, **kind}, **sizes)
 
 
 def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iterator[tuple[Problem, Entry]]:

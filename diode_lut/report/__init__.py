@@ -94,7 +94,7 @@ class ShownKind(NamedTuple):
 
 def kind_of(of: Entry | Problem) -> ShownKind:
     """Return the kind of a row or of a problem."""
-    return ShownKind(of.op, of.dtype, of.layout)
+    return ShownKind(of.op, of.dtype or None, of.layout or None)
 
 
 def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[ShownKind]:

@@ -147,6 +147,9 @@ SIZES = {
     "h": ("Heads", "Of attention: heads of queries."),
     "g": ("Group", "Of attention: heads of queries that share a head of keys and values."),
     "v": ("Head dimension of values", "Of attention."),
+    "x": ("X", "Of a generated kernel: elements, or rows that are reduced to an element each."),
+    "y": ("Y", "Of a tiled pointwise kernel: rows of X elements."),
+    "r": ("R", "Of a reduction: elements that are reduced to one."),
 }
 """Title and description of each size."""
 
@@ -157,7 +160,8 @@ ROW_FIELDS = {
         "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
         "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
         "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
-        "groups, each with a matrix B of its own (grouped_mm). Left out, any GEMM but the latter.",
+        "groups, each with a matrix B of its own (grouped_mm); or a kernel that Inductor generates for anything else, "
+        "with a reduction or without (reduction, pointwise). Left out, any GEMM but grouped_mm.",
     ),
     "dtype": described(
         Literal[DTYPES],
@@ -181,7 +185,9 @@ ROW_FIELDS = {
         "Of scaled_mm: whether A and B have a scale each (tensor), or each row of A and column of B (row); the type of "
         "the result; whether there is a bias; whether accumulation is fast, and less precise. Of attention: its mask "
         "(full: none; causal; computed from indices; captured: reads tensors), and what modifies scores, if anything "
-        "does (computed; captured: reads tensors).",
+        "does (computed; captured: reads tensors). Of a reduction: contiguous along r (inner) or x (outer), or another "
+        "hint of Inductor's. Of a pointwise kernel: one dimension (flat) or two (tiled), read and written more "
+        "contiguously along x (tiled-x) or never (tiled-y).",
     ),
     **{name: described(RANGE, *SIZES[name]) for name in SIZE_FIELDS},
     "n_align": described(
@@ -287,7 +293,8 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
 
     Entries with the same key, which a good table does not have, are sorted by the rest of their contents.
     """
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v, n_align = entry
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, *more = entry
+    h, g, v, n_align, x, y, r = more
     return (
         _OPS[op],
         _DTYPES[dtype],
@@ -295,7 +302,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         _ALIGNS[align],
         _EPILOGUES[epilogue],
         _VARIANTS[variant],
-        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v)],
+        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v, x, y, r)],
         _ALIGNS[n_align],
         tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
         problems or 0,

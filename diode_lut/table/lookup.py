@@ -268,11 +268,10 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
 
     Its number of heads is a multiple of the heads that share keys, unless the rows cover no such number.
     """
-    pairs = ((x or ANY, y or ANY) for x, y in zip(one.sizes, other.sizes, strict=True))
-    b, m, _, k, *more = (max(low, other_low) for (low, _), (other_low, _) in pairs)
+    pairs = zip(box(one), box(other), strict=True)
+    b, m, _, k, h, g, v, x, y, r = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     n = _shared_n(one, other)
     assert n is not None
-    h, g, v = more or (1, 1, 1)
     multiple = -(-h // g) * g
     h = multiple if all(each.h is None or multiple <= each.h[1] for each in (one, other)) else h
     align = one.align or other.align or ALIGNS[0]
@@ -282,7 +281,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
             kind = (value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True))
             dtype, layout, epilogue, variant = kind
             batch = b if op in BATCHED else 1
-            problem = Problem(op, dtype, layout, align, batch, m, n, k, epilogue, variant, h, g, v)
+            problem = Problem(op, dtype, layout, align, batch, m, n, k, epilogue, variant, h, g, v, x, y, r)
             if one.covers(problem) and other.covers(problem):
                 return problem
     raise AssertionError("the rows share no problem")

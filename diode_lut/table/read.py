@@ -26,9 +26,10 @@ from diode_lut.errors import TableError
 from diode_lut.files import has_more_values, open_regular, read_at_most, read_finished
 from diode_lut.hardware import Hardware
 from diode_lut.problem import (
-    ATTENTION_ONLY,
     DOMAINS,
     GEMMS,
+    GENERATED,
+    MATMUL_SIZES,
     MATMULS,
     OP_SIZES,
     SIZE_FIELDS,
@@ -333,6 +334,7 @@ _DEPTH = 3
 _new = tuple.__new__
 _astuple = msgspec.structs.astuple
 _PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
+_NO_SIZES = [None] * (len(SIZE_FIELDS) - len(MATMUL_SIZES))
 
 
 class _KnownConfigs(dict[Any, Config]):
@@ -383,7 +385,7 @@ class RowDecoder:
         return entry
 
     def _entry(self, row: Any) -> Entry:
-        op, dtype, layout, align, epilogue, variant, b, m, n, k, h, g, v, n_align, problems, configs, note = _astuple(
+        op, dtype, layout, align, epilogue, variant, b, m, n, k, *sizes, n_align, problems, configs, note = _astuple(
             row
         )
         candidates = self._candidates(configs)
@@ -391,7 +393,8 @@ class RowDecoder:
         if (
             op not in GEMMS
             or dtype not in _PLAIN_DTYPES
-            or not (variant is h is g is v is n_align is None)
+            or not (variant is n_align is None)
+            or sizes != _NO_SIZES
             or (b is not None and b[0] > b[1])
             or (m is not None and m[0] > m[1])
             or (n is not None and n[0] > n[1])
@@ -399,8 +402,9 @@ class RowDecoder:
         ):
             for fault in mismatches(row):
                 raise fault
-        values = op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v, n_align
-        return _new(Entry, values)
+        h, g, v, x, y, r = sizes
+        values = op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant
+        return _new(Entry, (*values, h, g, v, n_align, x, y, r))
 
     def _candidates(self, configs: Sequence[Any]) -> tuple[Candidate, ...]:
         parts = self._parts
@@ -447,8 +451,9 @@ def mismatches(row: Any) -> Iterator[Fault]:
         if low > high:
             yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
     ops = MATMULS if row.op is None else (row.op,)
-    for name in ATTENTION_ONLY:
-        if getattr(row, name) is not None and name not in OP_SIZES[ops[0]]:
+    for name in SIZE_FIELDS:
+        may_be_one = name == "b" and row.op not in GENERATED
+        if getattr(row, name) is not None and name not in OP_SIZES[ops[0]] and not may_be_one:
             yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
             return
     for place, domain in enumerate(Domain._fields):
@@ -457,7 +462,7 @@ def mismatches(row: Any) -> Iterator[Fault]:
         having = tuple(op for op in ops if value is None or value in DOMAINS[op][place])
         if not having:
             allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
-            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no variants"
+            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no {domain}"
             yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", name)
             return
         ops = having

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from diode_lut.problem import (
@@ -11,6 +12,7 @@ from diode_lut.problem import (
     ATTENTION,
     BATCHED,
     DOMAINS,
+    GENERATED,
     MATMULS,
     MAX_SIZE,
     NO_EPILOGUE,
@@ -67,6 +69,9 @@ class Entry(NamedTuple):
     g: Range | None = None
     v: Range | None = None
     n_align: int | None = None
+    x: Range | None = None
+    y: Range | None = None
+    r: Range | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -85,15 +90,18 @@ class Entry(NamedTuple):
 
     @property
     def sizes(self) -> tuple[Range | None, ...]:
-        """The ranges of b, m, n and k, and for attention of h, g and v. None matches anything."""
+        """The ranges of ``Problem.sizes``. None matches anything."""
         if self.op in ATTENTION:
             return self.b, self.m, self.n, self.k, self.h, self.g, self.v
+        if self.op in GENERATED:
+            return (None,) * 7 + (self.x, self.y, self.r)
         return self.b, self.m, self.n, self.k
 
     @property
     def key(self) -> tuple[str | int | Range | None, ...]:
         """The values of KEY_FIELDS."""
-        return (*self.kind, self.b, self.m, self.n, self.k, self.h, self.g, self.v, self.n_align)
+        sizes = self.b, self.m, self.n, self.k, self.h, self.g, self.v, self.x, self.y, self.r
+        return (*self.kind, *sizes, self.n_align)
 
     def covers(self, problem: Problem) -> bool:
         """Whether the row may answer for the problem."""
@@ -112,6 +120,9 @@ class Entry(NamedTuple):
             and (self.g is None or self.g[0] <= problem.g <= self.g[1])
             and (self.v is None or self.v[0] <= problem.v <= self.v[1])
             and (self.n_align is None or self.n_align == problem.n_align)
+            and (self.x is None or self.x[0] <= problem.x <= self.x[1])
+            and (self.y is None or self.y[0] <= problem.y <= self.y[1])
+            and (self.r is None or self.r[0] <= problem.r <= self.r[1])
         )
 
     @property
@@ -126,6 +137,8 @@ class Entry(NamedTuple):
         mm and addmm have no batch: their b is 1, whether or not the key says so. ``n_align`` does not lower the count.
         """
         values = self.dtype, self.layout, self.epilogue, self.variant
+        if self.op in GENERATED:
+            return _combinations(self.op, values) * prod(_width(getattr(self, name)) for name in OP_SIZES[self.op])
         batched, unbatched = _width(self.b), int(self.covers_unbatched)
         count = sum(
             _combinations(op, values) * (batched if op in BATCHED else unbatched)
@@ -181,11 +194,14 @@ ABSENT: Range = (1, 1)
 
 def box(entry: Entry) -> tuple[Range, ...]:
     """Return the row's ranges of SIZE_FIELDS."""
+    if entry.op in GENERATED:
+        own = (getattr(entry, name) or ANY if name in OP_SIZES[entry.op] else ABSENT for name in "xyr")
+        return (ABSENT,) * 7 + tuple(own)
     unbatched = entry.op is not None and entry.op not in BATCHED
     sizes = (ABSENT if unbatched else entry.b or ANY, entry.m or ANY, entry.n or ANY, entry.k or ANY)
-    if entry.op is None or len(OP_SIZES[entry.op]) < len(SIZE_FIELDS):
-        return (*sizes, ABSENT, ABSENT, ABSENT)
-    return (*sizes, entry.h or ANY, entry.g or ANY, entry.v or ANY)
+    if entry.op in ATTENTION:
+        return (*sizes, entry.h or ANY, entry.g or ANY, entry.v or ANY, ABSENT, ABSENT, ABSENT)
+    return sizes + (ABSENT,) * 6
 
 
 class _HasKind(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from diode_lut.hardware import Hardware
-from diode_lut.problem import ATTENTION, ITEMSIZES, Problem, least_itemsize
+from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
 from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template
 
@@ -242,14 +242,3 @@ TRITON_FLEX_DECODING = Decoding(
     (_block("block_n", "", "Keys and values that one step of the program's loop takes."), _STAGES, _WARPS),
     "Inductor's Triton kernel for flex attention with few queries, which cuts the keys into parts.",
 )
-
-
-@dataclass(frozen=True)
-class Default(Template):
-    """Inductor's own choice, with which attention is compared."""
-
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        yield ()
-
-
-DEFAULT_FLEX = Default("default", ATTENTION, about="The config that Inductor takes for flex attention by itself.")

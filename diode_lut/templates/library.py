@@ -1,4 +1,4 @@
-"""The templates without blocks: the library, Inductor's C++ template, and GEMMs whose K is cut into parts."""
+"""The templates without blocks: the library, Inductor's own configs and C++ template, and GEMMs with K in parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diode_lut.hardware import Hardware
-from diode_lut.problem import GROUPED, MATMULS, Problem
+from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, Problem
 from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.template import PAD, Complaint, Covered, Parameter, Params, Template
 
@@ -23,6 +23,21 @@ class Library(Template):
 
 
 LIBRARY = Library("aten", (*MATMULS, *GROUPED), (PAD,), "The library that PyTorch calls: cuBLAS, rocBLAS, oneDNN.")
+
+
+@dataclass(frozen=True)
+class Default(Template):
+    """Inductor's own choice, with which attention and generated kernels are compared."""
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        yield ()
+
+
+DEFAULT_CONFIG = Default(
+    "default",
+    (*ATTENTION, *GENERATED),
+    about="The config that Inductor takes for flex attention, or tries first for a kernel that it generates.",
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""The kernels that Inductor generates: pointwise work, and reductions that loop over r or keep all of it.
+
+The template of a reduction's config decides whether the kernel loops. Blocks are powers of two, as Triton's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from diode_lut.problem import Problem
+from diode_lut.templates.architecture import Architecture
+from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
+
+_BLOCKS = tuple(1 << power for power in range(15))
+_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 14}
+"""Largest blocks that Inductor generates kernels for, by dimension."""
+
+MAX_ELEMENTS = 1 << 14
+"""Maximum elements of a block in all dimensions: with more, kernels spill or take minutes to compile."""
+
+MAX_PER_THREAD = 128
+"""Maximum elements of a block for each thread: as many values as this leave no registers to compute with."""
+
+_MAX_PERSISTENT = 1 << 13
+"""Maximum r, rounded up to a power of two, that a persistent reduction keeps."""
+
+
+def _block(dimension: str, letter: str, meaning: str, default: int | None = None) -> Parameter:
+    blocks = tuple(block for block in _BLOCKS if block <= _LARGEST_BLOCKS[dimension])
+    return Parameter(f"block_{dimension}", letter, blocks, f"Block {dimension.upper()}", meaning, default)
+
+
+_BLOCK_X = _block("x", "x", "Elements along x that one program computes.")
+_WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16, 32), "Warps", "Groups of threads in one program.", option=True)
+_STAGES = Parameter(
+    "num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline. Left out, 1.", default=1, option=True
+)
+
+
+def rounded_up(size: int) -> int:
+    """Return the least power of two that is not below the size."""
+    return 1 << (size - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class Generated(Template):
+    """A kernel that Inductor generates."""
+
+    persistent = False
+    """Whether it keeps all elements along r that are reduced to one."""
+
+    def elements(self, params: Params, problem: Problem) -> int:
+        """Return the elements of a block in all dimensions."""
+        values = self.values(params)
+        r = rounded_up(problem.r) if self.persistent else values.get("block_r", 1)
+        return values["block_x"] * max(values.get("block_y", 1), 1) * r
+
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """Complain about blocks that leave a thread no registers, whatever is reduced."""
+        yield from super().complaints(params, covered, architecture)
+        smallest = Problem(self.ops[0], "", "", 16, 1, 1, 1, 1)
+        yield from self.faults_on(smallest, params, architecture)
+
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Complain about blocks that leave a thread no registers, and about a long r that would be kept."""
+        if self.persistent and rounded_up(problem.r) > _MAX_PERSISTENT:
+            yield Complaint(f"a persistent reduction keeps r up to {_MAX_PERSISTENT}, not {problem.r}")
+        elements, warps = self.elements(params, problem), self.values(params)["num_warps"]
+        most = min(MAX_ELEMENTS, MAX_PER_THREAD * architecture.warp_size * warps)
+        if elements > most:
+            yield Complaint(f"{elements} elements in a block of {warps} warps (allowed: {most})", "num_warps")
+
+    def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
+        return next(self.faults_on(problem, params, architecture), None) is None
+
+    def fixed(self, params: Params) -> Mapping[str, int]:
+        """Return the config as Inductor names it: XBLOCK, YBLOCK, R0_BLOCK, num_warps and num_stages."""
+        values = self.values(params)
+        names = {"block_x": "XBLOCK", "block_y": "YBLOCK", "block_r": "R0_BLOCK"}
+        return {names.get(name, name): value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True)
+class Persistent(Generated):
+    """A reduction that keeps all of r."""
+
+    persistent = True
+
+
+POINTWISE = Generated(
+    "pointwise",
+    ("pointwise",),
+    (
+        _BLOCK_X,
+        _WARPS,
+        _block("y", "y", "Elements along y that one program computes, in a tiled kernel.", default=0),
+        _STAGES,
+    ),
+    "A kernel that Inductor generates for pointwise work.",
+)
+LOOPED_REDUCTION = Generated(
+    "looped_reduction",
+    ("reduction",),
+    (_BLOCK_X, _block("r", "r", "Elements along r that one step of the program's loop takes."), _WARPS, _STAGES),
+    "A reduction that Inductor generates, in a loop over r.",
+)
+PERSISTENT_REDUCTION = Persistent(
+    "persistent_reduction",
+    ("reduction",),
+    (_BLOCK_X, _WARPS, _STAGES),
+    "A reduction that Inductor generates, in which a program keeps all of r.",
+)
