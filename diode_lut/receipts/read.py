@@ -19,6 +19,7 @@ from diode_lut.receipts.receipt import (
     MAX_VALUES,
     VERSION,
     Device,
+    GeneratedKernel,
     Hit,
     Miss,
     NoChoice,
@@ -97,6 +98,27 @@ class _LeftJson(_AskedJson, kw_only=True):
     reason: str
 
 
+class _GeneratedJson(_Json, kw_only=True, dict=True):
+    op: str
+    variant: str
+    X: _Size
+    Y: _Size = 1
+    R: _Size = 1
+    calls: _Calls
+    tier: _TierName | UnsetType = UNSET
+    digest: str = ""
+    row: str = ""
+    config: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Make the kernel, so that an error names the place of this object."""
+        if bool(self.reason) == bool(self.tier) or bool(self.config) != bool(self.tier):
+            raise ProblemError("has either a reason, or a tier and a config")
+        problem = Problem.generated(self.op, self.variant, x=self.X, y=self.Y, r=self.R)
+        self.kernel = GeneratedKernel(problem, self.tier or "", self.digest, self.row, self.config, self.reason)
+
+
 class _SourceJson(_Json, kw_only=True):
     tier: _TierName
     path: str
@@ -119,6 +141,7 @@ class _DeviceJson(_Json, kw_only=True):
     skipped: list[_SkipJson]
     no_choice: list[_LeftJson] = []
     unfused: list[_LeftJson] = []
+    generated: list[_GeneratedJson] = []
     cached: _Count = 0
 
 
@@ -200,4 +223,6 @@ def _device(decoded: _DeviceJson) -> Device:
         device.no_choice[NoChoice(left.problem, left.reason)] += left.calls
     for left in decoded.unfused:
         device.unfused[Unfused(left.problem, left.reason)] += left.calls
+    for each in decoded.generated:
+        device.generated[each.kernel] += each.calls
     return device
