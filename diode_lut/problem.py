@@ -212,9 +212,9 @@ ROW_BYTES = 16
 
 
 def least_itemsize(op: str | None, dtype: str | None) -> int:
-    """Return the fewest bytes an element of A and B has in problems of an op and a dtype. None stands for any."""
+    """Return the fewest bytes an element has in problems of an op and a dtype. None stands for any."""
     ops = DOMAINS if op is None else (op,)
-    return min(ITEMSIZES[each] for op in ops for each in ((dtype,) if dtype else DOMAINS[op].dtypes))
+    return min(ITEMSIZES.get(each, 1) for op in ops for each in ((dtype,) if dtype else DOMAINS[op].dtypes))
 
 
 def letters(layout: str) -> tuple[str, str]:

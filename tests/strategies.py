@@ -97,6 +97,7 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
     rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 4, st.sampled_from([None, None, *ALIGNS]))
+    rest = (*rest, *[st.none()] * 3)
     return st.builds(Entry, *kinds, *sizes, candidates, *rest).map(_with_possible_n_align)
 
 
@@ -162,7 +163,7 @@ def _problems(highest: int) -> SearchStrategy[Problem]:
     sizes = st.integers(1, highest)
     kinds = (st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
     epilogues = st.sampled_from(list(EPILOGUES)[:3])
-    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT))
+    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT), *[st.just(1)] * 6)
     generated = st.sampled_from([(op, variant) for op in GENERATED for variant in VARIANTS[op][:2]])
     return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1)) | st.builds(
         lambda kind, one, other: Problem.generated(*kind, **dict(zip(OP_SIZES[kind[0]], (one, other), strict=True))),

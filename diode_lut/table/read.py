@@ -456,6 +456,8 @@ def mismatches(row: Any) -> Iterator[Fault]:
         if getattr(row, name) is not None and name not in OP_SIZES[ops[0]] and not may_be_one:
             yield Fault(f"is no size of {row.op or 'GEMMs'} (allowed: {', '.join(OP_SIZES[ops[0]])})", name)
             return
+    if row.op in GENERATED and row.align is not None:
+        yield Fault(f"is not for {row.op}, which has no alignment (leave it out)", "align")
     for place, domain in enumerate(Domain._fields):
         name = domain.removesuffix("s")
         value = getattr(row, name)

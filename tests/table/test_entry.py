@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, MAX_SIZE, Problem
+from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, DOMAINS, EPILOGUES, GENERATED, MAX_SIZE, OP_SIZES, Problem
 from diode_lut.table import Candidate, Entry
 from diode_lut.templates.config import ATEN, Config
 
@@ -40,12 +40,14 @@ def test_volume_counts_the_problems_that_are_covered(data: st.DataObject, draw_f
     entry = entry._replace(b=entry.b or (1, 1), n_align=None)
     if entry.op in ATTENTION:
         entry = entry._replace(h=entry.h or (1, 1), g=entry.g or (1, 1), v=entry.v or (1, 1))
-    _, *ranges = entry.sizes
+    if entry.op in GENERATED:
+        entry = entry._replace(**{name: getattr(entry, name) or (1, 1) for name in OP_SIZES[entry.op]})
+    _, *ranges = (each or (1, 1) for each in entry.sizes)
     m, n, k, *more = (low for low, _ in ranges)
     count = sum(
         entry.covers(Problem(op, dtype, layout, align, b, m, n, k, epilogue, variant, *more))
         for op, domain in DOMAINS.items()
-        for align, dtype, layout, epilogue, variant in product(ALIGNS, *domain)
+        for align, dtype, layout, epilogue, variant in product((16,) if op in GENERATED else ALIGNS, *domain)
         for b in (range(1, 9) if op in BATCHED else (1,))
     )
     assert entry.volume == count * prod(high - low + 1 for low, high in ranges)

@@ -108,4 +108,5 @@ def test_rows_for_some_values_of_n_only(data: st.DataObject) -> None:
 def test_heads_of_a_shared_problem() -> None:
     """The number of heads that a message names is one that attention can have, if the rows cover one."""
     row = Entry("flex_attention", None, None, None, None, None, None, None, (), g=(3, 3))
-    assert lookup.shared_problem(row, row._replace(h=(2, 8), v=(64, 64)))[-3:] == (3, 3, 64)
+    shared = lookup.shared_problem(row, row._replace(h=(2, 8), v=(64, 64)))
+    assert (shared.h, shared.g, shared.v) == (3, 3, 64)
