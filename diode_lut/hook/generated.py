@@ -7,6 +7,7 @@ about a kernel is left as it is, and recorded with the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -14,17 +15,18 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.triton import FixedTritonConfig, TritonKernel
+from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
 
 from diode_lut.decide.sources import Decision
 from diode_lut.hook.answer import CannotRun, in_force
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
 from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.versions import BLOCKS, KEEPS_R
 from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.snapshot import skip
 from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.config import DEFAULT, Config
-from diode_lut.templates.generated import Generated, rounded_up
 
 _DECIDING = (
     *("coordinate_descent_tuning", "max_autotune", "max_autotune_pointwise", "deterministic", "batch_invariant"),
@@ -67,9 +69,10 @@ def fixed_arguments(
     now.record_generated(decision, config)
     if config == DEFAULT:
         return {}
-    more = {"fixed_config": FixedTritonConfig(values)}
-    kernel = config.kernel
-    return more if problem.op == "pointwise" else {**more, "override_persistent_reduction": kernel.persistent}
+    more: dict[str, Any] = {"fixed_config": FixedTritonConfig(values)}
+    if config.template in KEEPS_R:
+        more["override_persistent_reduction"] = KEEPS_R[config.template]
+    return more
 
 
 def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any]) -> Problem:
@@ -83,10 +86,8 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
         return Problem.generated("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
     if "y" not in tiling:
         return Problem.generated("pointwise", "flat", x=size(features.numel))
-    if scores.get("x", 0) > scores.get("y", 0):
-        variant = "tiled-x"
-    else:
-        variant = "tiled-y" if scores.get("x") == 0 else "tiled"
+    x, y = (scores.get(name, 0) for name in "xy")
+    variant = "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
     return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]))
 
 
@@ -105,7 +106,7 @@ def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], argu
         if value:
             return f"Inductor's setting {name} decides"
     for node in features.scheduler_nodes():
-        patches = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
+        patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
         if patches:
             return f"Inductor sets {', '.join(sorted(patches))} for it"
     if getattr(features, "strict_reduction_rblock", lambda: None)() is not None:  # since torch 2.15
@@ -123,45 +124,47 @@ def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], argu
 def _fixed(
     config: Config, decision: Decision, features: Any, device: torch.device
 ) -> tuple[Config, dict[str, int]] | None:
-    """Return a config with Inductor's names of its values, or None if it cannot run, which is recorded."""
+    """Return a config with its values by Inductor's names, or None if it cannot run, which is recorded."""
     if config == DEFAULT:
         return config, {}
     problem, arch = decision.problem, architecture(decision.hardware.arch)
+    values = {BLOCKS.get(name, name): value for name, value in config.kernel.values(config.params).items() if value}
     try:
-        kernel = config.kernel
-        if problem.op not in kernel.ops or not isinstance(kernel, Generated):
+        if problem.op not in config.kernel.ops:
             raise CannotRun(f"{config.template} is not for {problem.op}")
-        for complaint in kernel.faults_on(problem, config.params, arch):
+        for complaint in config.kernel.faults_on(problem, config.params, arch):
             raise CannotRun(complaint.reason)
-        values = dict(kernel.fixed(config.params))
-        _require_blocks(values, kernel, problem)
-        _require_room(kernel.elements(config.params, problem), values["num_warps"], features, device, arch)
+        keeps_r, r = KEEPS_R.get(config.template, False), next_power_of_2(problem.r)
+        if keeps_r and not inductor_config.triton.persistent_reductions:
+            raise CannotRun("Inductor's setting triton.persistent_reductions is off")
+        if values.get("R0_BLOCK", 1) > r:
+            raise CannotRun(f"block_r: {values['R0_BLOCK']} is more than there is along r, {problem.r}")
+        if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
+            raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
+        elements = math.prod(value for name, value in values.items() if name in BLOCKS.values()) * (r if keeps_r else 1)
+        _require_room(elements, values["num_warps"], features, device, arch)
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None
     return config, values
 
 
-def _require_blocks(values: Mapping[str, int], kernel: Generated, problem: Problem) -> None:
-    """Raise CannotRun unless there are blocks for just the dimensions of the kernel, and none is longer than r."""
-    if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
-        raise CannotRun(f"block_y: a {problem.variant} kernel has {'no' if 'YBLOCK' in values else 'a'} block along y")
-    if kernel.persistent and not inductor_config.triton.persistent_reductions:
-        raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-    if values.get("R0_BLOCK", 1) > rounded_up(problem.r):
-        raise CannotRun(f"block_r: {values['R0_BLOCK']} is more than there is along r, {problem.r}")
-
-
 def _require_room(elements: int, warps: int, features: Any, device: torch.device, arch: Architecture) -> None:
     """Raise CannotRun if a block has too few elements for conversions of float8, or too many for shared memory."""
     nodes = features.scheduler_nodes()
-    converted = (
-        each for node in nodes for step in node._body.get_nodes() if step.target == "to_dtype" for each in step.args
+    conversions = [step for node in nodes for step in node._body.get_nodes() if step.target == "to_dtype"]
+    least = max(
+        (
+            _LEAST_FP8.get(each, 0)
+            for step in conversions
+            for each in (*step.args, *step.kwargs.values())
+            if isinstance(each, torch.dtype)
+        ),
+        default=0,
     )
-    least = max((_LEAST_FP8.get(dtype, 0) for dtype in converted if isinstance(dtype, torch.dtype)), default=0)
     if elements < least * warps * arch.warp_size:
         raise CannotRun(f"num_warps: a thread that converts float8 needs {least} elements")
-    names = {dependency.name for node in nodes for dependency in node.read_writes.reads_and_writes()}
+    names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
     widest = max((V.graph.get_dtype(name).itemsize for name in names), default=4)
     properties = torch.cuda.get_device_properties(device)
     memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block

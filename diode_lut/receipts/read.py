@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from diode_lut.errors import ProblemError, ReceiptError
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware
-from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
+from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OP_SIZES, Problem
 from diode_lut.receipts.receipt import (
     MAX_BYTES,
     MAX_PERMILLE,
@@ -102,21 +102,25 @@ class _GeneratedJson(_Json, kw_only=True, dict=True):
     op: str
     variant: str
     X: _Size
-    Y: _Size = 1
-    R: _Size = 1
+    Y: _Size | UnsetType = UNSET
+    R: _Size | UnsetType = UNSET
     calls: _Calls
     tier: _TierName | UnsetType = UNSET
-    digest: str = ""
-    row: str = ""
-    config: str = ""
-    reason: str = ""
+    digest: str | UnsetType = UNSET
+    row: str | UnsetType = UNSET
+    config: _NotEmpty | UnsetType = UNSET
+    reason: _NotEmpty | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Make the kernel, so that an error names the place of this object."""
-        if bool(self.reason) == bool(self.tier) or bool(self.config) != bool(self.tier):
-            raise ProblemError("has either a reason, or a tier and a config")
-        problem = Problem.generated(self.op, self.variant, x=self.X, y=self.Y, r=self.R)
-        self.kernel = GeneratedKernel(problem, self.tier or "", self.digest, self.row, self.config, self.reason)
+        sizes = {name: size for name in "xyr" if (size := getattr(self, name.upper())) is not UNSET}
+        problem = Problem.generated(self.op, self.variant, **sizes)
+        if tuple(sizes) != OP_SIZES[problem.op] or problem.op != self.op:
+            raise ProblemError(f"{self.op} has the sizes {', '.join(map(str.upper, OP_SIZES[problem.op]))}")
+        answer = self.tier, self.digest, self.row, self.config
+        if answer.count(UNSET) != (0 if self.reason is UNSET else len(answer)):
+            raise ProblemError("either a reason, or tier, digest, row and config")
+        self.kernel = GeneratedKernel(problem, *(each or "" for each in (*answer, self.reason)))
 
 
 class _SourceJson(_Json, kw_only=True):

@@ -243,7 +243,8 @@ def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"no_choice": {_lines(_left_to_json(each, calls) for each, calls in sorted(device.no_choice.items()))}'
     yield f'"unfused": {_lines(_left_to_json(each, calls) for each, calls in sorted(device.unfused.items()))}'
     if device.generated:
-        yield f'"generated": {_lines(_generated_to_json(each, calls) for each, calls in sorted(device.generated.items()))}'
+        generated = (_generated_to_json(kernel, calls) for kernel, calls in sorted(device.generated.items()))
+        yield f'"generated": {_lines(generated)}'
     yield f'"cached": {device.cached}'
 
 

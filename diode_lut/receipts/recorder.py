@@ -1,7 +1,8 @@
 """Record decisions as events, of which the statistics and the receipt of this process are made.
 
 The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``generated``,
-``told``, ``devices_seen`` and ``sources_seen``. Each takes effect once, under one lock, in all active Counts and in the receipt.
+``generated_left``, ``told``, ``devices_seen`` and ``sources_seen``. Each takes effect once, under one lock, in all
+active Counts and in the receipt. Generated kernels are in the receipt alone.
 """
 
 from __future__ import annotations
