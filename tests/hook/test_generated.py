@@ -36,7 +36,7 @@ TRANSPOSE: Program = (lambda x, y: x.transpose(1, 2) + y, [Input((64, 128, 384))
 SOFTMAX: Program = (lambda x: torch.softmax(x.float(), -1), [Input((8192, 128))])
 NORM: Program = (lambda x: layer_norm(x, (768,)), [Input((8192, 768))])
 LONG: Program = (lambda x: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True)), [Input((2048, 4096))])
-COLUMNS: Program = (lambda x: x.float().sum(0), [Input((512, 4096))])
+COLUMNS: Program = (lambda x: x.float().sum(0), [Input((128, 8192))])
 
 
 def kernels(program: Program) -> list[dict[str, int] | str]:
@@ -101,7 +101,6 @@ def test_row_becomes_the_kernel(
     with recorder.collecting() as collected:
         sources = lower(program[0], *program[1]).triton_kernels
     assert [config_in(source) for source in sources] == [AS_CODE[expected]] * len(sources)
-    assert [f"tl.constexpr = {1 << 30}" in source for source in sources] == [False] * len(sources)
     if expected in ("looped", "persistent"):
         assert ["for r0_offset in" in source for source in sources] == [expected == "looped"] * len(sources)
     for source in sources:
@@ -119,7 +118,7 @@ def test_row_becomes_the_kernel(
         pytest.param(GELU, "pointwise flat x 12582912", id="pointwise"),
         pytest.param(TRANSPOSE, "pointwise tiled-x x 384 y 8192", id="tiles"),
         pytest.param(SOFTMAX, "reduction inner x 8192 r 128", id="rows"),
-        pytest.param(COLUMNS, "reduction outer x 4096 r 512", id="columns"),
+        pytest.param(COLUMNS, "reduction outer x 8192 r 128", id="columns"),
     ],
 )
 def test_the_problem_is_read_off_the_kernel(program: Program, problem: str, rows: Rows) -> None:
@@ -190,7 +189,7 @@ def test_two_dimensions_beside_each_other(rows: Rows) -> None:
     """A reduction of a tile is left to Inductor."""
     use_all(rows)
     with inductor_config.patch({"triton.prefer_nd_tiling": True, "triton.tile_reductions": True}):
-        _, noted = recorded((lambda x: x.sum(), [Input((1024, 768), stride=(1024, 1))]))
+        _, noted = recorded((lambda x: x.sum((1, 2)), [Input((512, 64, 64), stride=(8192, 128, 1))]))
     assert any(each.reason.startswith("it has the dimensions r0_, r1_") for each in noted), noted
 
 
@@ -198,8 +197,8 @@ CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
     "no tiles": (GELU, TILED, "has no y"),
     "tiles": (TRANSPOSE, FLAT, "has a y"),
     "r": (SOFTMAX, {**LOOPED, "block_r": 256}, "is more than there is along r, 128"),
-    "registers": (NORM, {**PERSISTENT, "block_x": 16}, "elements in a block"),
-    "long r": ((LONG[0], [Input((64, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
+    "registers": (NORM, {**PERSISTENT, "block_x": 32}, "elements in a block"),
+    "long r": ((LONG[0], [Input((1024, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
     "float8": (
         (lambda x: x.to(torch.float8_e5m2), [Input((512, 512))]),
         {**FLAT, "block_x": 128},
