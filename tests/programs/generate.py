@@ -1,7 +1,7 @@
 """Runs generated kernels with fixed configs on the interpreter's device; tests/interpreter/test_generated.py reads it.
 
-``python generate.py DIRECTORY``: tables go there. Prints, for each graph and set of blocks, the error against float64
-over that of Inductor's own configs, and which heuristics the kernels have.
+``python generate.py DIRECTORY``: tables go there. Prints for each config of reductions the errors of all results and
+gradients against float64, and how often which heuristics are in the code.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,73 +17,54 @@ from tests.interpreter.device import interpreter_cuda
 from tests.programs.convolve import HARDWARE
 
 POINTWISE = [
-    {"template": "pointwise", "block_x": 32, "block_y": 4, "num_warps": 1},
-    {"template": "pointwise", "block_x": 64, "num_warps": 1},
+    {"op": "pointwise", "variant": "flat", "configs": [{"template": "pointwise", "block_x": 64, "num_warps": 1}]},
+    {"op": "pointwise", "configs": [{"template": "pointwise", "block_x": 32, "block_y": 4, "num_warps": 1}]},
 ]
-SETS = {
+REDUCTIONS = {
     "persistent": {"template": "persistent_reduction", "block_x": 1, "num_warps": 1},
     "persistent rows": {"template": "persistent_reduction", "block_x": 16, "num_warps": 4},
-    "looped": {"template": "looped_reduction", "block_x": 1, "block_r": 8, "num_warps": 1},
+    "looped": {"template": "looped_reduction", "block_x": 1, "block_r": 4, "num_warps": 1},
     "looped rows": {"template": "looped_reduction", "block_x": 32, "block_r": 4, "num_warps": 4},
 }
-
-
-def graphs() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Functions, and the shapes of what they take; gradients are those of the first result."""
-    from torch.nn import functional
-
-    def rms_norm(x: Any, w: Any) -> Any:
-        return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * w
-
-    def loss(x: Any) -> Any:
-        targets = x.detach().argmin(-1)
-        return functional.cross_entropy(x, targets), x.argmax(-1), x.var(-1), x.amax(0), (x > 2).any(-1)
-
-    return {
-        "softmax": (lambda x: x.softmax(-1), ((37, 50),)),
-        "layer norm": (lambda x, w, b: functional.layer_norm(x, (70,), w, b), ((21, 70), (70,), (70,))),
-        "rms norm": (rms_norm, ((16, 64), (64,))),
-        "column sum": (lambda x: x.sum(0) + x.prod(0), ((33, 40),)),
-        "whole": (lambda x: (x.sum(), x.mean((0, 2))), ((5, 12, 14),)),
-        "transpose": (lambda x, y: x.transpose(1, 2) + y, ((3, 20, 48), (3, 48, 20))),
-        "cross entropy": (loss, ((19, 43),)),
-    }
+SHAPES = ((37, 50), (21, 70), (70,), (70,), (16, 64), (64,), (33, 40), (5, 12, 14), (3, 20, 48), (3, 48, 20), (19, 43))
 
 
 def main(directory: Path) -> dict[str, Any]:
-    """By set and graph: the largest error of results and gradients, and the kernels."""
+    """The errors, and the heuristics."""
     import torch
     from torch._inductor.utils import fresh_cache, run_and_get_code
+    from torch.nn import functional
 
     import diode_lut
 
+    def function(a: Any, b: Any, w: Any, v: Any, c: Any, u: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+        norms = functional.layer_norm(b, (70,), w, v), c * (c.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * u
+        loss = functional.cross_entropy(h, h.detach().argmin(-1))
+        sums = d.sum(0), d.detach().prod(0), e.sum(), e.mean((0, 2)), h.var(-1), h.detach().amax(0)
+        return (a.softmax(-1), *norms, *sums, f.transpose(1, 2) + g, loss, (h > 2).any(-1), h.argmax(-1))
+
     def attempt(function: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [each.detach().requires_grad_() for each in tensors]
-        found = function(*leaves)
-        results = found if isinstance(found, tuple) else (found,)
-        gradients = torch.autograd.grad(results[0], leaves, torch.ones_like(results[0]))
+        results = function(*leaves)
+        some = [each for each in results if each.requires_grad]
+        gradients = torch.autograd.grad(some, leaves, [each.detach() + 1 for each in some])
         return [each.detach().cpu().double() for each in (*results, *gradients)]
 
     torch.manual_seed(0)
+    tensors = [torch.randn(shape, device="cuda") for shape in SHAPES]
+    exact = attempt(function, [each.cpu().double() for each in tensors])
     answer: dict[str, Any] = {}
-    inputs = {
-        name: [torch.randn(shape, device="cuda") for shape in shapes] for name, (_, shapes) in graphs().items()
-    }
-    for blocks, reduction in SETS.items():
-        table = directory / f"{blocks}.json"
-        entries = [{"op": "pointwise", "configs": POINTWISE}, {"op": "reduction", "configs": [reduction]}]
+    for name, config in REDUCTIONS.items():
+        torch._dynamo.reset()
+        table = directory / f"{name}.json"
+        entries = [*POINTWISE, {"op": "reduction", "configs": [config]}]
         table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
-        for name, (function, _) in graphs().items():
-            torch._dynamo.reset()
-            with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
-                results, codes = run_and_get_code(attempt, torch.compile(function), inputs[name])
-            exact = attempt(function, [each.cpu().double() for each in inputs[name]])
-            answer[f"{blocks}: {name}"] = {
-                "error": max(
-                    float((a - b).norm() / b.norm().clamp(min=1e-3)) for a, b in zip(results, exact, strict=True)
-                ),
-                "kernels": [each for code in codes for each in re.findall(r"@triton_heuristics\.(\w+)\(", code)],
-            }
+        with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
+            results, codes = run_and_get_code(attempt, torch.compile(function), tensors)
+        answer[name] = {
+            "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
+            "kernels": Counter(re.findall(r"@triton_heuristics\.(\w+)\(", "".join(codes))),
+        }
     return answer
 
 
