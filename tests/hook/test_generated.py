@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor import config as inductor_config
+from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 from torch._inductor.codegen.triton import FixedTritonConfig
 from torch.nn.functional import gelu, layer_norm
 
@@ -191,6 +193,61 @@ def test_two_dimensions_beside_each_other(rows: Rows) -> None:
     with inductor_config.patch({"triton.prefer_nd_tiling": True, "triton.tile_reductions": True}):
         _, noted = recorded((lambda x: x.sum((1, 2)), [Input((512, 64, 64), stride=(8192, 128, 1))]))
     assert any(each.reason.startswith("it has the dimensions r0_, r1_") for each in noted), noted
+
+
+def mixed(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x * y).sum(1), (x + y).sum(0)
+
+
+@pytest.mark.usefixtures("h200")
+def test_reductions_of_two_orders_in_one_kernel(rows: Rows) -> None:
+    """Inductor decides about kernels that reduce rows and columns."""
+    use_all(rows, PERSISTENT)
+    with inductor_config.patch({"triton.mix_order_reduction": True}):
+        _, noted = recorded((mixed, [Input((1 << 15, 768)), Input((1 << 15, 768))]))
+    reason = "Inductor decides about mix_order_reduction, override_persistent_reduction"
+    assert reason in {each.reason for each in noted}
+
+
+@pytest.mark.usefixtures("h200")
+def test_several_kernels_in_one(rows: Rows) -> None:
+    """A kernel for a list of tensors is Inductor's."""
+    use_all(rows)
+    found, noted = recorded((lambda x, y: torch._foreach_add([x, y], 1), [Input((64, 64)), Input((32, 32))]))
+    assert (found, noted) == (["foreach"], {})
+
+
+@pytest.mark.usefixtures("h200")
+def test_code_for_benchmarks_of_a_kernel(rows: Rows) -> None:
+    """Kernels with code to benchmark them have the row's config."""
+    use_all(rows)
+    with inductor_config.patch(benchmark_kernel=True):
+        assert kernels(GELU) == [AS_CODE["flat"]]
+
+
+@pytest.mark.usefixtures("h200")
+def test_settings_for_a_node_win(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Inductor tunes a kernel because of what it was before, as since torch 2.12, it decides."""
+    use_all(rows)
+    patches = {"coordinate_descent_tuning": True}
+    monkeypatch.setattr(ir.ComputedBuffer, "get_config_patches", lambda _: patches, raising=False)
+    assert why_left(GELU) == "Inductor sets coordinate_descent_tuning for it"
+
+
+@pytest.mark.usefixtures("h200")
+def test_order_of_a_sum_wins(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Inductor plans in which order a sum adds, as since torch 2.15, it decides."""
+    use_all(rows)
+    monkeypatch.setattr(SIMDKernelFeatures, "strict_reduction_rblock", lambda _: 1024, raising=False)
+    assert why_left(SOFTMAX) == "Inductor decides in which order it adds"
+
+
+@pytest.mark.usefixtures("h200")
+def test_rocm_is_left_to_inductor(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On AMD's GPUs nothing is answered."""
+    use_all(rows)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert recorded(GELU) == (["pointwise"], {})
 
 
 CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
