@@ -14,6 +14,7 @@ SMALL_GPUS = "tests/hook/test_small_gpus.py::"
 PADDING = "tests/hook/test_padding.py::"
 CONCAT = "tests/hook/test_concat.py::"
 ATTENTION = "tests/hook/test_attention.py::"
+GENERATED = "tests/hook/test_generated.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
 SCALED = "tests/hook/test_scaled_mm.py::"
 INT8 = "tests/hook/test_int_mm.py::"
@@ -199,6 +200,42 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             "Backward.faults",
             Instead("lambda *_: iter(())"),
             ATTENTION + "test_blocks_of_gradients_must_divide_each_other",
+        ),
+    },
+    "diode_lut.hook.generated": {
+        "generated-class": ("_why_left", Without("kernel_class"), GENERATED + "test_left_to_inductor"),
+        "generated-decided": ("_why_left", Without("decided"), GENERATED + "test_left_to_inductor"),
+        "generated-settings": ("_why_left", Without("value"), GENERATED + "test_inductors_settings_win"),
+        "generated-node": ("_why_left", Without("patches"), GENERATED + "test_settings_for_a_node_win"),
+        "generated-order": (
+            "_why_left",
+            Without("strict_reduction_rblock"),
+            GENERATED + "test_order_of_a_sum_wins",
+        ),
+        "generated-dimensions": (
+            "_why_left",
+            Without("dimensions"),
+            GENERATED + "test_two_dimensions_beside_each_other",
+        ),
+        "generated-sizes-change": ("is_plain", TRUE, GENERATED + "test_left_to_inductor"),
+        "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
+        "generated-rocm": ("fixed_arguments", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
+        "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
+        "generated-persistent": (
+            "_fixed",
+            Without("allowed"),
+            GENERATED + "test_persistent_reductions_are_off",
+        ),
+        "generated-long-block": ("_fixed", Without("r"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-tiles": ("_fixed", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),
+    },
+    "diode_lut.templates.generated": {
+        "generated-registers": (
+            "Generated.faults_on",
+            Instead("lambda *_: iter(())"),
+            GENERATED + "test_config_that_cannot_run_gives_way",
         ),
     },
     "diode_lut.hook.lists": {

@@ -55,8 +55,6 @@ def fixed_arguments(
         return {}
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
     why = _why_left(kernel_class, features, tiling, arguments)
-    if not why and now.settings.policy == "verify":
-        why = "nothing verifies a config of a generated kernel"
     if why:
         now.record_generated_left(problem, device, why)
         return {}
@@ -95,6 +93,8 @@ def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], argu
     """Return why no table is asked about a kernel, or an empty text."""
     if kernel_class is not TritonKernel:
         return f"it is a {kernel_class.__name__}"
+    if snapshot().settings.policy == "verify":
+        return "nothing verifies a config of a generated kernel"
     decided = sorted(name for name, value in arguments.items() if name not in _LEFT_OPEN and value is not None)
     if decided:
         return f"Inductor decides about {', '.join(decided)}"
@@ -135,7 +135,8 @@ def _fixed(
         for complaint in config.kernel.faults_on(problem, config.params, arch):
             raise CannotRun(complaint.reason)
         keeps_r, r = KEEPS_R.get(config.template, False), next_power_of_2(problem.r)
-        if keeps_r and not inductor_config.triton.persistent_reductions:
+        allowed = not keeps_r or inductor_config.triton.persistent_reductions
+        if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
         if values.get("R0_BLOCK", 1) > r:
             raise CannotRun(f"block_r: {values['R0_BLOCK']} is more than there is along r, {problem.r}")
