@@ -159,7 +159,9 @@ def receipt() -> Schema:
         schema["$defs"][of_problem]["properties"] = {
             name: {**properties, **more}[name] for name in {**names, **properties}
         }
-        schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(map(DOMAINS.get, ops))]
+        schema["$defs"][of_problem]["anyOf"] = [
+            of_domain(domain) for domain in dict.fromkeys(DOMAINS[op] for op in ops)
+        ]
     return schema
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -331,7 +331,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
     """
     problem = measurements.problems[row.problems[0]]
     ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
-    spans = {name: ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS}
+    spans: dict[str, Any] = {name: ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS}
     common = set.intersection(*(set(near[each]) for each in row.problems)) - {row.config}
     sums = {config: sum(near[each][config] for each in row.problems) for config in common}
     runners_up = sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]
