@@ -159,7 +159,8 @@ def receipt() -> Schema:
         schema["$defs"][of_problem]["properties"] = {
             name: {**properties, **more}[name] for name in {**names, **properties}
         }
-        schema["$defs"][of_problem]["anyOf"] = [
+        domains = dict.fromkeys(DOMAINS[op] for op in ops)
+        schema["$defs"][of_problem]["anyOf"] = list(map(of_domain, domains))
             of_domain(domain) for domain in dict.fromkeys(DOMAINS[op] for op in ops)
         ]
     return schema
