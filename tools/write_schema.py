@@ -161,8 +161,6 @@ def receipt() -> Schema:
         }
         domains = dict.fromkeys(DOMAINS[op] for op in ops)
         schema["$defs"][of_problem]["anyOf"] = list(map(of_domain, domains))
-            of_domain(domain) for domain in dict.fromkeys(DOMAINS[op] for op in ops)
-        ]
     return schema
 
 
