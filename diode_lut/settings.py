@@ -144,6 +144,7 @@ _SETTINGS: dict[str, tuple[Allowed, Any]] = {
     "tables": (NAMES, ()),
     "tiers": (some_of(*TIERS), TIERS),
     "epilogues": (FLAG, True),
+    "generated": (FLAG, True),
     "strict": (FLAG, False),
     "receipt": (PATH, None),
 }
@@ -205,6 +206,8 @@ class Settings:
     """Who may answer, of TIERS and in their order."""
     epilogues: bool
     """Whether tables and models decide if the work after a matmul is fused, and with which kernel."""
+    generated: bool
+    """Whether tables and models decide about the kernels that Inductor generates: pointwise work and reductions."""
     strict: bool
     """Whether a miss is an error, MissError, instead of being left to Inductor."""
     receipt: str | None

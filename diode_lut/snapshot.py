@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _DECIDING = (
     *("policy", "default_mode", "pad", "top_k", "dynamic_kernels", "fallback_to_autotune", "strict", "epilogues"),
+    "generated",
 )
 """The settings that kernels depend on, besides the threshold, the tables and the tiers."""
 
@@ -149,6 +150,16 @@ class Snapshot:
         """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
         recorder.no_choice(problem, self.hardware(device), reason)
         log.debug("%s on %s: there is no choice: %s", problem, device, reason)
+
+    def record_generated(self, decision: Decision, served: Config | None) -> None:
+        """Record the decision about a generated kernel, and the config that it has. None if Inductor decides."""
+        recorder.generated(decision, served)
+        log.debug("%s: %s", decision.problem, served or "left to Inductor")
+
+    def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record why no table is asked about a generated kernel."""
+        recorder.generated_left(problem, self.hardware(device), reason)
+        log.debug("%s on %s is left to Inductor: %s", problem, device, reason)
 
     def hardware(self, device: str | torch.device) -> Hardware:
         """Return the hardware of a device of torch's, as it was when it was first asked about."""

@@ -214,9 +214,11 @@ def compile_triton(source: str, directory: Path, arch: int | str = 90) -> Any:
     path = directory / f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:16]}.py"
     path.write_text(source, encoding="utf-8")
     (name,) = re.findall(r"^def (triton_\w+)\(", source, flags=re.MULTILINE)
-    autotuner = runpy.run_path(str(path))[name]
+    with mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu"):  # which looks for a driver
+        autotuner = runpy.run_path(str(path))[name]
     meta = autotuner.triton_meta
-    kernel = ASTSource(autotuner.fn, meta["signature"], meta["constants"], attrs=meta["configs"][0])
+    constants = {**meta["constants"], **autotuner.configs[0].kwargs}
+    kernel = ASTSource(autotuner.fn, meta["signature"], constants, attrs=meta["configs"][0])
     options = {"num_warps": autotuner.configs[0].num_warps, "num_stages": autotuner.configs[0].num_stages}
     options |= {name: meta[name] for name in ("matrix_instr_nonkdim", "waves_per_eu", "kpack") if name in meta}
     target = GPUTarget("cuda", arch, 32) if isinstance(arch, int) else GPUTarget("hip", arch, 64)

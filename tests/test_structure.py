@@ -102,8 +102,8 @@ NAMING_TEMPLATES = {
     "diode_lut/model/features.py": "names of features, which weights files have",
 }
 """The modules outside of ``templates`` in which a template's name stands, and why."""
-COMMON_WORD = "default"
-"""A template that is called like other things, such as a search space."""
+COMMON_WORDS = {"default", "pointwise"}
+"""Templates that are called like other things, such as a search space and an op."""
 
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime", "time.gmtime"}
 
@@ -268,7 +268,7 @@ def test_only_the_registry_knows_templates() -> None:
         nodes = list(ast.walk(parse(path)))
         strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
         parts = [name.split(".") for name in imports(nodes) if name.startswith("diode_lut.templates.")]
-        return strings & (TEMPLATES.keys() - {COMMON_WORD, *OPS}) | {part[2] for part in parts if part[2] in FAMILIES}
+        return strings & (TEMPLATES.keys() - COMMON_WORDS) | {part[2] for part in parts if part[2] in FAMILIES}
 
     found = breaches(everywhere_but("templates"), named)
     assert {name: names for name, names in found.items() if name not in NAMING_TEMPLATES} == {}

@@ -26,7 +26,9 @@ from diode_lut.problem import (
     NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
+    OP_SIZES,
     OPS,
+    VARIANTS,
     Domain,
 )
 from diode_lut.receipts.receipt import VERSION as RECEIPT_VERSION
@@ -161,7 +163,21 @@ def receipt() -> Schema:
         }
         domains = dict.fromkeys(DOMAINS[op] for op in ops)
         schema["$defs"][of_problem]["anyOf"] = list(map(of_domain, domains))
+    generated = schema["$defs"]["generated"]
+    generated["properties"]["op"]["enum"] = list(GENERATED)
+    generated["properties"]["variant"]["enum"] = [variant for op in GENERATED for variant in VARIANTS[op]]
+    for name in ("x", "y", "r"):
+        generated["properties"][name.upper()] = {**described(*SIZES[name]), "$ref": "#/$defs/size"}
+    generated["anyOf"] = [of_generated(op) for op in GENERATED]
     return schema
+
+
+def of_generated(op: str) -> Schema:
+    """The values that go together: what a generated kernel of the op has."""
+    sizes = [name.upper() for name in OP_SIZES[op]]
+    absent: Schema = {name: False for name in ("X", "Y", "R") if name not in sizes}
+    rules = {"op": {"const": op}, "variant": {"enum": list(VARIANTS[op])}, **absent}
+    return {"properties": rules, "required": sizes}
 
 
 def of_domain(domain: Domain) -> Schema:

@@ -113,6 +113,19 @@ class DiodeChoices(InductorChoices):
             choices = None
         return ask_base(templates) if choices is None else choices
 
+    def triton_kernel_kwargs(
+        self, kernel_cls: Any, features: Any, groups: list[Any], kernel_kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of a generated kernel, with a config of a table or model if one answers."""
+        arguments = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
+        try:
+            from diode_lut.hook.generated import fixed_arguments
+
+            return {**arguments, **fixed_arguments(kernel_cls, features, groups[0], arguments)}
+        except Exception as error:
+            leave("a generated kernel", error)
+            return arguments
+
     def get_flex_attention_fwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
         """Return the configs for the present flex attention."""
         ask_base = super().get_flex_attention_fwd_configs
@@ -130,6 +143,7 @@ class DiodeChoices(InductorChoices):
 
 
 require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_template_configs)
+require_same_parameters(DiodeChoices.triton_kernel_kwargs, InductorChoices.triton_kernel_kwargs)
 
 
 def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:

@@ -24,6 +24,12 @@ from typing import Any
 from diode_lut.errors import let_pass
 from diode_lut.templates.config import TEMPLATES
 
+BLOCKS = {"block_x": "XBLOCK", "block_y": "YBLOCK", "block_r": "R0_BLOCK"}
+"""Inductor's names of the blocks of generated kernels."""
+
+KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}
+"""By template of a reduction: whether Inductor's kernel is persistent."""
+
 OLDEST, NEWEST = (2, 11), (2, 15)
 """The releases of PyTorch the hook was made for."""
 

@@ -12,13 +12,14 @@ from msgspec.structs import asdict
 from diode_lut.errors import ProblemError, ReceiptError
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware
-from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, Problem
+from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OP_SIZES, Problem
 from diode_lut.receipts.receipt import (
     MAX_BYTES,
     MAX_PERMILLE,
     MAX_VALUES,
     VERSION,
     Device,
+    GeneratedKernel,
     Hit,
     Miss,
     NoChoice,
@@ -97,6 +98,31 @@ class _LeftJson(_AskedJson, kw_only=True):
     reason: str
 
 
+class _GeneratedJson(_Json, kw_only=True, dict=True):
+    op: str
+    variant: str
+    X: _Size
+    Y: _Size | UnsetType = UNSET
+    R: _Size | UnsetType = UNSET
+    calls: _Calls
+    tier: _TierName | UnsetType = UNSET
+    digest: str | UnsetType = UNSET
+    row: str | UnsetType = UNSET
+    config: _NotEmpty | UnsetType = UNSET
+    reason: _NotEmpty | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        """Make the kernel, so that an error names the place of this object."""
+        sizes = {name: size for name in "xyr" if (size := getattr(self, name.upper())) is not UNSET}
+        problem = Problem.generated(self.op, self.variant, **sizes)
+        if tuple(sizes) != OP_SIZES[problem.op] or problem.op != self.op:
+            raise ProblemError(f"{self.op} has the sizes {', '.join(map(str.upper, OP_SIZES[problem.op]))}")
+        answer = self.tier, self.digest, self.row, self.config
+        if answer.count(UNSET) != (0 if self.reason is UNSET else len(answer)):
+            raise ProblemError("either a reason, or tier, digest, row and config")
+        self.kernel = GeneratedKernel(problem, *(each or "" for each in (*answer, self.reason)))
+
+
 class _SourceJson(_Json, kw_only=True):
     tier: _TierName
     path: str
@@ -119,6 +145,7 @@ class _DeviceJson(_Json, kw_only=True):
     skipped: list[_SkipJson]
     no_choice: list[_LeftJson] = []
     unfused: list[_LeftJson] = []
+    generated: list[_GeneratedJson] = []
     cached: _Count = 0
 
 
@@ -200,4 +227,6 @@ def _device(decoded: _DeviceJson) -> Device:
         device.no_choice[NoChoice(left.problem, left.reason)] += left.calls
     for left in decoded.unfused:
         device.unfused[Unfused(left.problem, left.reason)] += left.calls
+    for each in decoded.generated:
+        device.generated[each.kernel] += each.calls
     return device

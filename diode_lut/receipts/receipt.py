@@ -92,6 +92,20 @@ class NoChoice(NamedTuple):
     reason: str
 
 
+class GeneratedKernel(NamedTuple):
+    """A kernel that Inductor generated, with one config of an answer, or left to it for a reason.
+
+    ``tier``, ``digest`` and ``row`` are those of the answer, as in Hit. Either ``config`` or ``reason`` is empty.
+    """
+
+    problem: Problem
+    tier: str
+    digest: str
+    row: str
+    config: str
+    reason: str
+
+
 ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
 FREEZABLE = "Inductor has only the library's kernel, because weights are not frozen"
 """Reasons of NoChoice. In the second case, freezing in the compiling thread would give Inductor a choice."""
@@ -104,7 +118,8 @@ class Device:
     ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. If a
     model knows a missed problem, ``expected_permille`` is its expected gain over aten, in thousandths. No table could
     change anything about ``no_choice``, so these are not among the calls. ``unfused`` has matmuls for which the hook
-    could have fused an epilogue, but did not. ``cached`` counts the calls and ``no_choice`` of an earlier compile,
+    could have fused an epilogue, but did not. ``generated`` has kernels that Inductor generated, which no other number
+    counts. ``cached`` counts the calls and ``no_choice`` of an earlier compile,
     whose graph came from a cache.
     """
 
@@ -116,6 +131,7 @@ class Device:
     skipped: Counter[Skip] = field(default_factory=Counter)
     no_choice: Counter[NoChoice] = field(default_factory=Counter)
     unfused: Counter[Unfused] = field(default_factory=Counter)
+    generated: Counter[GeneratedKernel] = field(default_factory=Counter)
     cached: int = 0
 
     @property
@@ -132,6 +148,7 @@ class Device:
         self.skipped.update(other.skipped)
         self.no_choice.update(other.no_choice)
         self.unfused.update(other.unfused)
+        self.generated.update(other.generated)
         self.cached += other.cached
         for problem, permille in other.expected_permille.items():
             self.expect(problem, permille)
@@ -225,6 +242,9 @@ def _device_fields(hardware: Hardware, device: Device) -> Iterator[str]:
     yield f'"skipped": {_lines(_skip_to_json(skip, calls) for skip, calls in sorted(device.skipped.items()))}'
     yield f'"no_choice": {_lines(_left_to_json(each, calls) for each, calls in sorted(device.no_choice.items()))}'
     yield f'"unfused": {_lines(_left_to_json(each, calls) for each, calls in sorted(device.unfused.items()))}'
+    if device.generated:
+        generated = (_generated_to_json(kernel, calls) for kernel, calls in sorted(device.generated.items()))
+        yield f'"generated": {_lines(generated)}'
     yield f'"cached": {device.cached}'
 
 
@@ -263,6 +283,13 @@ def _skip_to_json(skip: Skip, calls: int) -> dict[str, Any]:
 
 def _left_to_json(left: NoChoice | Unfused, calls: int) -> dict[str, Any]:
     return {**left.problem.to_json(), "calls": calls, "reason": left.reason}
+
+
+def _generated_to_json(kernel: GeneratedKernel, calls: int) -> dict[str, Any]:
+    asked = {**kernel.problem.to_json(), "calls": calls}
+    if kernel.reason:
+        return {**asked, "reason": kernel.reason}
+    return {**asked, "tier": kernel.tier, "digest": kernel.digest, "row": kernel.row, "config": kernel.config}
 
 
 def _lines(values: Iterable[Any]) -> str:

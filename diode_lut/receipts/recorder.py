@@ -1,7 +1,8 @@
 """Record decisions as events, of which the statistics and the receipt of this process are made.
 
-The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``told``,
-``devices_seen`` and ``sources_seen``. Each takes effect once, under one lock, in all active Counts and in the receipt.
+The events are ``selected``, ``decided``, ``served``, ``skipped``, ``no_choice``, ``unfused``, ``generated``,
+``generated_left``, ``told``, ``devices_seen`` and ``sources_seen``. Each takes effect once, under one lock, in all
+active Counts and in the receipt. Generated kernels are in the receipt alone.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, NamedTuple
 from diode_lut.decide.decide import NOT_AS_TIMED, Sources
 from diode_lut.decide.sources import ABSTAIN, Decision
 from diode_lut.hardware import Hardware
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import __version__, in_forked_children
 from diode_lut.receipts import receipt_file
 from diode_lut.receipts.receipt import (
     Device,
+    GeneratedKernel,
     Hit,
     Miss,
     NoChoice,
@@ -151,6 +153,8 @@ def skipped(decision: Decision, config: Config, reason: str) -> bool:
 
 
 def _skip(decision: Decision, config: Config, reason: str) -> None:
+    if decision.problem.op in GENERATED:
+        return
     skip = Skip(decision.problem, *_who(decision), _config(config), reason)
     for counts in _counts():
         counts.skipped_configs += 1
@@ -172,6 +176,26 @@ def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
     with _lock:
         for device in _receiving(hardware):
             device.unfused[Unfused(problem, reason)] += 1
+
+
+def generated(decision: Decision, config: Config | None) -> None:
+    """Count a generated kernel with a config of a decision, or without one."""
+    if config is not None:
+        _generated(decision.hardware, GeneratedKernel(decision.problem, *_who(decision), _config(config), ""))
+        return
+    reason = f"no config of {decision.where} can run" if decision.configs else "no table and no model answers"
+    generated_left(decision.problem, decision.hardware, reason)
+
+
+def generated_left(problem: Problem, hardware: Hardware, reason: str) -> None:
+    """Count a generated kernel about which nobody was asked."""
+    _generated(hardware, GeneratedKernel(problem, "", "", "", "", reason))
+
+
+def _generated(hardware: Hardware, kernel: GeneratedKernel) -> None:
+    with _lock:
+        for device in _receiving(hardware):
+            device.generated[kernel] += 1
 
 
 def told(counts: Counts, devices: Mapping[Hardware, Device], *, cached: bool) -> None:

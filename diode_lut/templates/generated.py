@@ -5,7 +5,7 @@ The template of a reduction's config decides whether the kernel loops. Blocks ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diode_lut.problem import Problem
@@ -75,12 +75,6 @@ class Generated(Template):
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
         return next(self.faults_on(problem, params, architecture), None) is None
-
-    def fixed(self, params: Params) -> Mapping[str, int]:
-        """Return the config as Inductor names it: XBLOCK, YBLOCK, R0_BLOCK, num_warps and num_stages."""
-        values = self.values(params)
-        names = {"block_x": "XBLOCK", "block_y": "YBLOCK", "block_r": "R0_BLOCK"}
-        return {names.get(name, name): value for name, value in values.items() if value}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.hardware import Hardware
-from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE, Problem
-from diode_lut.receipts.receipt import Device, Hit, Miss, NoChoice, Receipt, Skip, SourceRecord, Unfused, Versions
+from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE, VARIANTS, Problem
+from diode_lut.receipts.receipt import (
+    Device,
+    GeneratedKernel,
+    Hit,
+    Miss,
+    NoChoice,
+    Receipt,
+    Skip,
+    SourceRecord,
+    Unfused,
+    Versions,
+)
 from diode_lut.settings import TIERS
 from tests.strategies import kinds
 
@@ -37,6 +48,11 @@ hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1,
 skips = st.builds(Skip, problems, tiers, names, names, names, names)
 unfused = st.builds(Unfused, problems, names)
 no_choice = st.builds(NoChoice, problems, names)
+kernels = st.builds(Problem.generated, st.just("pointwise"), st.sampled_from(VARIANTS["pointwise"]), x=sizes, y=sizes)
+kernels |= st.builds(Problem.generated, st.just("reduction"), st.sampled_from(VARIANTS["reduction"]), x=sizes, r=sizes)
+generated = st.builds(GeneratedKernel, kernels, tiers, names, names, names, st.just("")) | st.builds(
+    GeneratedKernel, kernels, *map(st.just, ("", "", "", "")), names
+)
 sources = st.builds(SourceRecord, tiers, names, names, st.integers(0, 2))
 
 
@@ -57,7 +73,8 @@ def devices(draw: st.DrawFn) -> Device:
     misses = draw(_counters(st.builds(Miss, problems, ranges)))
     expected = {miss.problem: draw(st.integers(1, 2000)) for miss in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
-    return Device(*parts, draw(_counters(no_choice)), draw(_counters(unfused)), draw(st.integers(0, 3)))
+    more = (draw(_counters(each)) for each in (no_choice, unfused, generated))
+    return Device(*parts, *more, draw(st.integers(0, 3)))
 
 
 hardware = st.builds(Hardware, st.just("GPU"), st.sampled_from(["sm_90", "cpu-avx2"]), st.integers(1, 2), st.just(()))

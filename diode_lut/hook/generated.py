@@ -1,0 +1,173 @@
+"""Generated kernels: Inductor asks its handler for the arguments of each, and gets one config of the tables.
+
+A kernel with a fixed config is generated for it, and nothing is benchmarked at its first launch. The config's template
+also decides whether a reduction loops over r or keeps all of it. What Inductor, or a setting of the user's, decides
+about a kernel is left as it is, and recorded with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.codegen.triton import FixedTritonConfig, TritonKernel
+from torch._inductor.runtime.runtime_utils import next_power_of_2
+from torch._inductor.virtualized import V
+
+from diode_lut.decide.sources import Decision
+from diode_lut.hook.answer import CannotRun, in_force
+from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
+from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.versions import BLOCKS, KEEPS_R
+from diode_lut.problem import MAX_SIZE, Problem
+from diode_lut.snapshot import skip
+from diode_lut.templates.architecture import Architecture, architecture
+from diode_lut.templates.config import DEFAULT, Config
+
+_DECIDING = (
+    *("coordinate_descent_tuning", "max_autotune", "max_autotune_pointwise", "deterministic", "batch_invariant"),
+    *("triton.cooperative_reductions", "triton.force_cooperative_reductions", "triton.multi_kernel"),
+    *("triton.use_block_ptr", "triton.use_tensor_descriptor", "triton.native_matmul"),
+    "test_configs.force_filter_reduction_configs",
+)
+"""Inductor's settings with which it, or the user, decides about generated kernels. Releases have most of them."""
+
+_LEFT_OPEN = {"features", "tiling_scores"}
+"""The arguments of a kernel about whose form and blocks nothing is decided yet."""
+
+_LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
+"""Least elements for each thread of a kernel that converts numbers to or from a type, as Inductor has it."""
+
+
+def fixed_arguments(
+    kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return more arguments for a kernel: the config of a table or model. There are none if Inductor decides.
+
+    ``tiling`` has the sizes of the kernel's dimensions.
+    """
+    now, device = snapshot(), V.graph.get_current_device_or_throw()
+    if not in_force() or not now.settings.generated or device.type != "cuda" or torch.version.hip:
+        return {}
+    problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
+    why = _why_left(kernel_class, features, tiling, arguments)
+    if not why and now.settings.policy == "verify":
+        why = "nothing verifies a config of a generated kernel"
+    if why:
+        now.record_generated_left(problem, device, why)
+        return {}
+    decision = now.answers(problem, device, padding=False).decision
+    fixed = next(filter(None, (_fixed(config, decision, features, device) for config in decision.configs)), None)
+    if fixed is None:
+        now.record_generated(decision, None)
+        return {}
+    config, values = fixed
+    now.record_generated(decision, config)
+    if config == DEFAULT:
+        return {}
+    more: dict[str, Any] = {"fixed_config": FixedTritonConfig(values)}
+    if config.template in KEEPS_R:
+        more["override_persistent_reduction"] = KEEPS_R[config.template]
+    return more
+
+
+def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any]) -> Problem:
+    """Return the problem of a kernel. It has hints for sizes that may change."""
+
+    def size(number: Any) -> int:
+        return min(max(hint(number), 1), MAX_SIZE)
+
+    if features.is_reduction():
+        variant = features.get_reduction_hint(scores or None).name.lower()
+        return Problem.generated("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
+    if "y" not in tiling:
+        return Problem.generated("pointwise", "flat", x=size(features.numel))
+    x, y = (scores.get(name, 0) for name in "xy")
+    variant = "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
+    return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]))
+
+
+def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """Return why no table is asked about a kernel, or an empty text."""
+    if kernel_class is not TritonKernel:
+        return f"it is a {kernel_class.__name__}"
+    decided = sorted(name for name, value in arguments.items() if name not in _LEFT_OPEN and value is not None)
+    if decided:
+        return f"Inductor decides about {', '.join(decided)}"
+    for name in _DECIDING:
+        try:
+            value = attrgetter(name)(inductor_config)
+        except AttributeError:
+            continue
+        if value:
+            return f"Inductor's setting {name} decides"
+    for node in features.scheduler_nodes():
+        patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
+        if patches:
+            return f"Inductor sets {', '.join(sorted(patches))} for it"
+    if getattr(features, "strict_reduction_rblock", lambda: None)() is not None:  # since torch 2.15
+        return "Inductor decides in which order it adds"
+    dimensions = {name for name, numel in tiling.items() if numel != 1}
+    if not dimensions <= ({"x", "r0_"} if features.is_reduction() else {"x", "y"}):
+        return f"it has the dimensions {', '.join(sorted(dimensions))}"
+    if not is_plain((features.numel, features.reduction_numel, *tiling.values())):
+        return SIZES_CHANGE
+    if features.select_index_dtype() != torch.int32:
+        return "it indexes with 64 bits"
+    return ""
+
+
+def _fixed(
+    config: Config, decision: Decision, features: Any, device: torch.device
+) -> tuple[Config, dict[str, int]] | None:
+    """Return a config with its values by Inductor's names, or None if it cannot run, which is recorded."""
+    if config == DEFAULT:
+        return config, {}
+    problem, arch = decision.problem, architecture(decision.hardware.arch)
+    values = {BLOCKS.get(name, name): value for name, value in config.kernel.values(config.params).items() if value}
+    try:
+        if problem.op not in config.kernel.ops:
+            raise CannotRun(f"{config.template} is not for {problem.op}")
+        for complaint in config.kernel.faults_on(problem, config.params, arch):
+            raise CannotRun(complaint.reason)
+        keeps_r, r = KEEPS_R.get(config.template, False), next_power_of_2(problem.r)
+        if keeps_r and not inductor_config.triton.persistent_reductions:
+            raise CannotRun("Inductor's setting triton.persistent_reductions is off")
+        if values.get("R0_BLOCK", 1) > r:
+            raise CannotRun(f"block_r: {values['R0_BLOCK']} is more than there is along r, {problem.r}")
+        if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
+            raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
+        elements = math.prod(value for name, value in values.items() if name in BLOCKS.values()) * (r if keeps_r else 1)
+        _require_room(elements, values["num_warps"], features, device, arch)
+    except CannotRun as reason:
+        skip(decision, config, str(reason))
+        return None
+    return config, values
+
+
+def _require_room(elements: int, warps: int, features: Any, device: torch.device, arch: Architecture) -> None:
+    """Raise CannotRun if a block has too few elements for conversions of float8, or too many for shared memory."""
+    nodes = features.scheduler_nodes()
+    conversions = [step for node in nodes for step in node._body.get_nodes() if step.target == "to_dtype"]
+    least = max(
+        (
+            _LEAST_FP8.get(each, 0)
+            for step in conversions
+            for each in (*step.args, *step.kwargs.values())
+            if isinstance(each, torch.dtype)
+        ),
+        default=0,
+    )
+    if elements < least * warps * arch.warp_size:
+        raise CannotRun(f"num_warps: a thread that converts float8 needs {least} elements")
+    names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
+    widest = max((V.graph.get_dtype(name).itemsize for name in names), default=4)
+    properties = torch.cuda.get_device_properties(device)
+    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
+    needed = elements * max(widest, 4) * 5 // 4  # a block that changes hands between threads, with gaps between rows
+    if needed > memory:
+        raise CannotRun(f"its block may take {needed} bytes of shared memory (allowed: {memory})")

@@ -1,0 +1,294 @@
+"""Generated kernels on a CUDA device that is not there: which config their code has, and what is left to Inductor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.triton import FixedTritonConfig
+from torch.nn.functional import gelu, layer_norm
+
+import diode_lut
+from diode_lut.receipts import recorder
+from diode_lut.receipts.receipt import GeneratedKernel
+from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
+from tests.hook.test_hook import Rows
+
+FLAT = {"template": "pointwise", "block_x": 512, "num_warps": 2}
+TILED = {"template": "pointwise", "block_x": 32, "block_y": 64, "num_warps": 8}
+LOOPED = {"template": "looped_reduction", "block_x": 2, "block_r": 64, "num_warps": 2}
+PERSISTENT = {"template": "persistent_reduction", "block_x": 1, "num_warps": 4}
+AS_CODE = {
+    "flat": {"XBLOCK": 512, "num_warps": 2, "num_stages": 1},
+    "tiled": {"XBLOCK": 32, "YBLOCK": 64, "num_warps": 8, "num_stages": 1},
+    "looped": {"XBLOCK": 2, "R0_BLOCK": 64, "num_warps": 2, "num_stages": 1},
+    "persistent": {"XBLOCK": 1, "num_warps": 4, "num_stages": 1},
+}
+Program = tuple[Callable[..., Any], list[Input]]
+GELU: Program = (gelu, [Input((8192, 1536))])
+TRANSPOSE: Program = (lambda x, y: x.transpose(1, 2) + y, [Input((64, 128, 384)), Input((64, 384, 128))])
+SOFTMAX: Program = (lambda x: torch.softmax(x.float(), -1), [Input((8192, 128))])
+NORM: Program = (lambda x: layer_norm(x, (768,)), [Input((8192, 768))])
+LONG: Program = (lambda x: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True)), [Input((2048, 4096))])
+COLUMNS: Program = (lambda x: x.float().sum(0), [Input((128, 8192))])
+
+
+def kernels(program: Program) -> list[dict[str, int] | str]:
+    """The fixed config of each kernel, or Inductor's name of its heuristics."""
+    return [config_in(source) for source in lower(program[0], *program[1]).triton_kernels]
+
+
+def config_in(source: str) -> dict[str, int] | str:
+    (heuristics,) = re.findall(r"@triton_heuristics\.(\w+)\(", source)
+    if heuristics != "fixed_config":
+        return str(heuristics)
+    found = re.search(r"config=\{(.*?)\}", source)
+    assert found is not None
+    return {name: int(value) for name, value in re.findall(r"'(\w+)': (\d+)", found[1])}
+
+
+def recorded(program: Program) -> tuple[list[dict[str, int] | str], dict[GeneratedKernel, int]]:
+    """The same, and what the receipt has about generated kernels."""
+    with recorder.collecting() as collected:
+        found = kernels(program)
+    return found, {each: calls for device in collected.devices.values() for each, calls in device.generated.items()}
+
+
+def why_left(program: Program) -> str:
+    """Why the only kernel of a program is left to Inductor, which decides about it."""
+    (found,), noted = recorded(program)
+    assert isinstance(found, str)
+    ((kernel, calls),) = noted.items()
+    assert (calls, kernel.config, kernel.tier) == (1, "", "")
+    return kernel.reason
+
+
+EVERYTHING = (
+    {"op": "pointwise", "variant": "flat", "configs": [FLAT]},
+    {"op": "pointwise", "configs": [TILED]},
+)
+
+
+def use_all(rows: Rows, reduction: dict[str, Any] = LOOPED) -> None:
+    """Rows for all kernels."""
+    rows(*EVERYTHING, {"op": "reduction", "configs": [reduction]})
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(
+    ("program", "reduction", "expected"),
+    [
+        pytest.param(GELU, LOOPED, "flat", id="pointwise"),
+        pytest.param(TRANSPOSE, LOOPED, "tiled", id="tiles"),
+        pytest.param(LONG, LOOPED, "looped", id="looped"),
+        pytest.param(NORM, PERSISTENT, "persistent", id="persistent"),
+        pytest.param(SOFTMAX, LOOPED, "looped", id="looped instead of persistent"),
+        pytest.param(LONG, PERSISTENT, "persistent", id="persistent instead of looped"),
+        pytest.param(COLUMNS, PERSISTENT, "persistent", id="columns"),
+    ],
+)
+def test_row_becomes_the_kernel(
+    program: Program, reduction: dict[str, Any], expected: str, rows: Rows, tmp_path: Path
+) -> None:
+    """A row's config is the one config in the kernel's code, Triton compiles it for sm_90, and it is recorded."""
+    use_all(rows, reduction)
+    with recorder.collecting() as collected:
+        sources = lower(program[0], *program[1]).triton_kernels
+    assert [config_in(source) for source in sources] == [AS_CODE[expected]] * len(sources)
+    if expected in ("looped", "persistent"):
+        assert ["for r0_offset in" in source for source in sources] == [expected == "looped"] * len(sources)
+    for source in sources:
+        compile_triton(source, tmp_path)
+    (device,) = collected.devices.values()
+    assert device.generated.total() == len(sources)
+    assert {(each.tier, each.reason) for each in device.generated} == {("user", "")}
+    assert (device.calls, device.no_choice, device.skipped, collected.counts.total_predictions) == (0, {}, {}, 0)
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        pytest.param(GELU, "pointwise flat x 12582912", id="pointwise"),
+        pytest.param(TRANSPOSE, "pointwise tiled-x x 384 y 8192", id="tiles"),
+        pytest.param(SOFTMAX, "reduction inner x 8192 r 128", id="rows"),
+        pytest.param(COLUMNS, "reduction outer x 8192 r 128", id="columns"),
+    ],
+)
+def test_the_problem_is_read_off_the_kernel(program: Program, problem: str, rows: Rows) -> None:
+    """Sizes and variant are Inductor's; without a row nothing is answered, and the receipt says so."""
+    rows({"op": "mm", "configs": [{"template": "aten"}]})
+    (found,), noted = recorded(program)
+    assert isinstance(found, str)
+    assert [(str(each.problem), each.reason) for each in noted] == [(problem, "no table and no model answers")]
+
+
+SETTINGS = [
+    *("coordinate_descent_tuning", "max_autotune", "max_autotune_pointwise", "deterministic"),
+    *("triton.cooperative_reductions", "triton.force_cooperative_reductions", "triton.multi_kernel"),
+    *("triton.use_block_ptr", "test_configs.force_filter_reduction_configs"),
+]
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_inductors_settings_win(setting: str, rows: Rows) -> None:
+    """A setting of Inductor's that says something about these kernels leaves them to Inductor."""
+    use_all(rows)
+    with inductor_config.patch({setting: 1 if setting.endswith("kernel") else True}):
+        assert why_left(GELU) == f"Inductor's setting {setting} decides"
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("settings", [{"generated": False}, {"policy": "off"}, {"default_mode": False}], ids=str)
+def test_our_settings_turn_it_off(settings: dict[str, Any], rows: Rows) -> None:
+    """Nothing is answered or recorded."""
+    use_all(rows)
+    with diode_lut.config.patch(**settings):
+        assert recorded(GELU) == (["pointwise"], {})
+    assert kernels(GELU) == [AS_CODE["flat"]]
+
+
+@pytest.mark.usefixtures("h200")
+def test_nothing_verifies_it(rows: Rows) -> None:
+    """With the policy verify, which is for configs that are timed against Inductor's, Inductor decides."""
+    use_all(rows)
+    with diode_lut.config.patch(policy="verify"):
+        assert why_left(GELU) == "nothing verifies a config of a generated kernel"
+
+
+LEFT: dict[str, tuple[Program, str]] = {
+    "a size changes": ((gelu, [Input((8192, 1536), dynamic=(0,))]), "a size may change"),
+    "r changes": ((SOFTMAX[0], [Input((8192, 128), dynamic=(1,), most=512)]), "a size may change"),
+    "scan": ((lambda x: x.cumsum(-1), [Input((128, 512))]), "Inductor decides about override_cooperative_reduction"),
+    "sort": ((lambda x: x.sort(-1)[0], [Input((128, 64), torch.float32)]), "Inductor decides about override_coop"),
+    "split scan": ((lambda x: x.cumsum(-1), [Input((1, 1 << 20))]), "it is a TritonSplitScanKernel"),
+    "64 bits": ((gelu, [Input((1 << 16, 1 << 16))]), "it indexes with 64 bits"),
+}
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("case", LEFT)
+def test_left_to_inductor(case: str, rows: Rows) -> None:
+    """Where Inductor decides about a kernel, or may index with 64 bits, or sizes may change, it decides alone."""
+    use_all(rows)
+    program, reason = LEFT[case]
+    _, noted = recorded(program)
+    assert any(each.reason.startswith(reason) for each in noted), noted
+    assert all(each.reason for each in noted if each.problem.op == ("pointwise" if program[0] is gelu else "reduction"))
+
+
+@pytest.mark.usefixtures("h200")
+def test_two_dimensions_beside_each_other(rows: Rows) -> None:
+    """A reduction of a tile is left to Inductor."""
+    use_all(rows)
+    with inductor_config.patch({"triton.prefer_nd_tiling": True, "triton.tile_reductions": True}):
+        _, noted = recorded((lambda x: x.sum((1, 2)), [Input((512, 64, 64), stride=(8192, 128, 1))]))
+    assert any(each.reason.startswith("it has the dimensions r0_, r1_") for each in noted), noted
+
+
+CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
+    "no tiles": (GELU, TILED, "has no y"),
+    "tiles": (TRANSPOSE, FLAT, "has a y"),
+    "r": (SOFTMAX, {**LOOPED, "block_r": 256}, "is more than there is along r, 128"),
+    "registers": (NORM, {**PERSISTENT, "block_x": 32}, "elements in a block"),
+    "long r": ((LONG[0], [Input((1024, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
+    "float8": (
+        (lambda x: x.to(torch.float8_e5m2), [Input((512, 512))]),
+        {**FLAT, "block_x": 128},
+        "a thread that converts float8 needs 4 elements",
+    ),
+    "from float8": (
+        (lambda x: x.float() + 1, [Input((512, 512), torch.float8_e4m3fn)]),
+        {**FLAT, "block_x": 64},
+        "a thread that converts float8 needs 2 elements",
+    ),
+}
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("case", CANNOT)
+def test_config_that_cannot_run_gives_way(case: str, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """The next config of the row is taken, with a warning; without another, Inductor decides."""
+    program, bad, reason = CANNOT[case]
+    op = "pointwise" if bad["template"] == "pointwise" else "reduction"
+    good = {**LOOPED, "num_warps": 4} if op == "reduction" else {**(TILED if case == "tiles" else FLAT), "num_warps": 4}
+    rows({"op": op, "configs": [bad, good], "note": case})
+    (found,) = kernels(program)
+    assert isinstance(found, dict)
+    assert found["num_warps"] == 4
+    assert reason in caplog.text
+    rows({"op": op, "configs": [bad]})
+    assert why_left(program).startswith("no config of ")
+
+
+def test_shared_memory_of_a_small_gpu(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """A tile of 16,384 float64 may not fit an L4's shared memory, through which its elements change hands."""
+    large = {"template": "pointwise", "block_x": 128, "block_y": 128, "num_warps": 8}
+    hardware = {"name": "NVIDIA L4", "arch": "sm_89", "sm_count": 58}
+    rows({"op": "pointwise", "configs": [large, TILED]}, hardware=hardware)
+    inputs = [Input(each.shape, torch.float64) for each in TRANSPOSE[1]]
+    with fake_cuda(L4):
+        assert kernels((TRANSPOSE[0], inputs)) == [AS_CODE["tiled"]]
+        assert kernels(TRANSPOSE) != [AS_CODE["tiled"]]
+    assert "bytes of shared memory" in caplog.text
+
+
+@pytest.mark.usefixtures("h200")
+def test_persistent_reductions_are_off(rows: Rows) -> None:
+    """Inductor's setting keeps reductions in loops."""
+    use_all(rows, PERSISTENT)
+    with inductor_config.patch({"triton.persistent_reductions": False}):
+        assert kernels(NORM) == ["reduction"]
+        use_all(rows)
+        assert kernels(NORM) == [AS_CODE["looped"]]
+
+
+@pytest.mark.usefixtures("h200")
+def test_default_is_inductors(rows: Rows) -> None:
+    """A row that says ``default`` is an answer: Inductor decides."""
+    rows({"op": "pointwise", "configs": [{"template": "default"}]})
+    found, noted = recorded(GELU)
+    assert found == ["pointwise"]
+    assert [(each.config, each.tier) for each in noted] == [("default", "user")]
+
+
+class Fixing(InductorChoices):
+    """The handler of another library, which fixes configs."""
+
+    def uuid(self) -> str:
+        return "fixing"
+
+    def triton_kernel_kwargs(self, kernel_cls: Any, features: Any, groups: Any, kernel_kwargs: Any) -> Any:
+        return {**kernel_kwargs, "fixed_config": FixedTritonConfig({"XBLOCK": 64, "num_warps": 1, "num_stages": 1})}
+
+
+@pytest.mark.usefixtures("h200")
+def test_another_handlers_config_stays(rows: Rows) -> None:
+    """A handler below ours that has fixed a config keeps it."""
+    from torch._inductor.virtualized import V
+
+    from diode_lut.hook.handler import on_top_of
+
+    use_all(rows)
+    with V.set_choices_handler(on_top_of(Fixing())):
+        assert kernels(GELU) == [{"XBLOCK": 64, "num_warps": 1, "num_stages": 1}]
+
+
+@pytest.mark.usefixtures("h200")
+def test_failure_is_a_warning(rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An error in the hook costs the config, not the compile."""
+    use_all(rows)
+
+    def fail(*_: object) -> int:
+        raise ValueError("a test")
+
+    monkeypatch.setattr("diode_lut.hook.generated.hint", fail)
+    assert kernels(GELU) == ["pointwise"]
+    assert "a generated kernel is left to Inductor: ValueError: a test" in caplog.text

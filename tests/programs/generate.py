@@ -1,0 +1,74 @@
+"""Runs generated kernels with fixed configs on the interpreter's device; tests/interpreter/test_generated.py reads it.
+
+``python generate.py DIRECTORY``: tables go there. Prints for each config of reductions the errors of all results and
+gradients against float64, and how often which heuristics are in the code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.interpreter.device import interpreter_cuda
+from tests.programs.convolve import HARDWARE
+
+POINTWISE = [
+    {"op": "pointwise", "variant": "flat", "configs": [{"template": "pointwise", "block_x": 64, "num_warps": 1}]},
+    {"op": "pointwise", "configs": [{"template": "pointwise", "block_x": 32, "block_y": 4, "num_warps": 1}]},
+]
+REDUCTIONS = {
+    "persistent": {"template": "persistent_reduction", "block_x": 1, "num_warps": 1},
+    "persistent rows": {"template": "persistent_reduction", "block_x": 16, "num_warps": 4},
+    "looped": {"template": "looped_reduction", "block_x": 1, "block_r": 4, "num_warps": 1},
+    "looped rows": {"template": "looped_reduction", "block_x": 32, "block_r": 4, "num_warps": 4},
+}
+SHAPES = ((37, 50), (21, 70), (70,), (70,), (16, 64), (64,), (33, 40), (5, 12, 14), (3, 20, 48), (3, 48, 20), (19, 43))
+
+
+def main(directory: Path) -> dict[str, Any]:
+    """The errors, and the heuristics."""
+    import torch
+    from torch._inductor.utils import fresh_cache, run_and_get_code
+    from torch.nn import functional
+
+    import diode_lut
+
+    def function(a: Any, b: Any, w: Any, v: Any, c: Any, u: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+        norms = functional.layer_norm(b, (70,), w, v), c * (c.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * u
+        loss = functional.cross_entropy(h, h.detach().argmin(-1))
+        sums = d.sum(0), d.detach().prod(0), e.sum(), e.mean((0, 2)), h.var(-1), h.detach().amax(0)
+        return (a.softmax(-1), *norms, *sums, f.transpose(1, 2) + g, loss, (h > 2).any(-1), h.argmax(-1))
+
+    def attempt(function: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [each.detach().requires_grad_() for each in tensors]
+        results = function(*leaves)
+        some = [each for each in results if each.requires_grad]
+        gradients = torch.autograd.grad(some, leaves, [each.detach() + 1 for each in some])
+        return [each.detach().cpu().double() for each in (*results, *gradients)]
+
+    torch.manual_seed(0)
+    tensors = [torch.randn(shape, device="cuda") for shape in SHAPES]
+    exact = attempt(function, [each.cpu().double() for each in tensors])
+    answer: dict[str, Any] = {}
+    for name, config in REDUCTIONS.items():
+        torch._dynamo.reset()
+        table = directory / f"{name}.json"
+        entries = [*POINTWISE, {"op": "reduction", "configs": [config]}]
+        table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
+        with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
+            results, codes = run_and_get_code(attempt, torch.compile(function), tensors)
+        answer[name] = {
+            "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
+            "kernels": Counter(re.findall(r"@triton_heuristics\.(\w+)\(", "".join(codes))),
+        }
+    return answer
+
+
+if __name__ == "__main__":
+    with interpreter_cuda():
+        found = main(Path(sys.argv[1]))
+    print(json.dumps(found))
