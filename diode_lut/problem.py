@@ -85,7 +85,10 @@ OP_SIZES = {
 
 OPS = tuple(OP_SIZES)
 
-SIZE_FIELDS = (*ATTENTION_SIZES, "x", "y", "r")
+OF_KERNELS = ("x", "y", "r")
+"""The sizes of GENERATED."""
+
+SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)
 """All sizes, in canonical order."""
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from score_generated import DATA, Data, Record
+from score_generated import DATA, Data, computed
 
 
 def main() -> None:
@@ -65,9 +65,9 @@ def forms(data: Data) -> None:
     for (program, variant), kernels in variants.items():
         usual = variants[program, ""]
         if variant == "flipped":
-            alike = {_computed(data.measured[kernel]): kernel for kernel in usual if kernel in times}
+            alike = {computed(data.measured[kernel]): kernel for kernel in usual if kernel in times}
             for kernel in kernels.keys() & times.keys() - usual.keys():
-                other = alike.get(_computed(data.measured[kernel]), kernel)
+                other = alike.get(computed(data.measured[kernel]), kernel)
                 if other != kernel:
                     found[f"{data.measured[other]['kind']}, other form"][other] = times[kernel] / times[other]
         elif variant and kernels != usual and kernels.keys() | usual.keys() <= times.keys():
@@ -77,12 +77,6 @@ def forms(data: Data) -> None:
         values = np.array([*ratios.values()])
         both, many = exp(np.mean(np.log(np.minimum(values, 1)))), sum(values < 0.97)
         print(f"{name:24} {len(values)}: below 0.97 for {many}, least {min(values):.2f}, better of both {both:.3f}")
-
-
-def _computed(record: Record) -> tuple[Any, ...]:
-    """What two forms of a reduction have in common."""
-    known = record["features"]
-    return str(record["args"]), known["numel"], known["rnumel"], record["meta"]["num_reduction"]
 
 
 def searches(data: Data) -> None:

@@ -22,6 +22,11 @@ import numpy.typing as npt
 import torch
 import zstandard
 
+from diode_lut.build.generated import kernel_rows
+from diode_lut.problem import Problem
+from diode_lut.table.lookup import Index
+from diode_lut.templates.config import DEFAULT, Config
+
 FOLDS = 8
 DATA = Path(__file__).parent / "modelbench" / "generated-nvidia-h100.jsonl.zst"
 Record = dict[str, Any]
@@ -153,32 +158,78 @@ def by_rules(data: Data, otherwise: Picks) -> Picks:
     return picks
 
 
-def rows(data: Data, otherwise: Picks) -> Picks:
-    """The config with the least mean loss of at least three kernels with the same form, hint, r and range of x.
+def problem_of(record: Record) -> Problem | None:
+    """The problem that tables know the kernel by, or None if they know none like it."""
+    sizes, blocks, scores = record["features"]["tiling"], record["blocks"], record["meta"].get("tiling_scores") or {}
+    if record["kind"] == "pointwise":
+        along = "tiled-x" if scores.get("x", 0) > scores.get("y", 0) else "tiled" if scores.get("x", 1) else "tiled-y"
+        return Problem.generated("pointwise", along if "y" in sizes else "flat", x=sizes["x"], y=sizes.get("y", 1))
+    known = blocks in (["XBLOCK"], ["XBLOCK", "R0_BLOCK"])
+    hint = record["hint"].lower()
+    return Problem.generated("reduction", hint, x=sizes["x"], r=record["features"]["rnumel"]) if known else None
 
-    Pointwise kernels of one dimension have no rows.
-    """
-    keys = []
-    for record in data.kernels:
-        scores, hints = record["meta"].get("tiling_scores") or {}, record["hints"]
-        sizes = (min(hints.get("r0_", 1), 1 << 15), sum(hints.get("x", 1) > most for most in (512, 4096, 16384)))
-        reads = (scores.get("x", 0) > scores.get("y", 0), "x" in scores and scores["x"] == 0, hints.get("x", 1) >= 1024)
-        keys.append(
-            (record["kind"], *record["blocks"], record["hint"], *sizes, reads if "YBLOCK" in record["blocks"] else 0)
+
+def configs_of(record: Record) -> list[Config]:
+    """The kernel's configs, as tables name them."""
+    kinds = {"reduction": "looped_reduction", "persistent": "persistent_reduction"}
+    names = [f"block_{name[0].lower()}" for name in record["blocks"]] + ["num_warps", "num_stages"]
+    template = kinds.get(record["kind"], "pointwise")
+    return [Config.make(template, dict(zip(names, values, strict=True))) for values in record["configs"]]
+
+
+def partners(data: Data) -> dict[int, int]:
+    """By kernel, the kernel that does the same in the other form, with which Inductor would not compile it."""
+    found = {}
+    kernels = {(record["program"], record["variant"]): record["kernels"] for record in data.programs}
+    for program in (name for name, variant in kernels if variant == "flipped"):
+        usual, other = (
+            {computed(data.measured[kernel]): data.index[kernel] for kernel in each if kernel in data.index}
+            for each in (kernels[program, ""], kernels[program, "flipped"])
         )
-    flat = np.array([record["kind"] == "pointwise" and len(record["blocks"]) == 1 for record in data.kernels])
+        alike = ((usual[of], other[of]) for of in usual.keys() & other.keys())
+        found |= {one: two for one, two in alike if data.kernels[one]["kind"] != data.kernels[two]["kind"]}
+    return found
+
+
+def computed(record: Record) -> tuple[Any, ...]:
+    """What two forms of a reduction have in common."""
+    known = record["features"]
+    return str(record["args"]), known["numel"], known["rnumel"], record["meta"]["num_reduction"]
+
+
+def timings(data: Data) -> dict[int, tuple[Problem, dict[Config, float]]]:
+    """By kernel, its problem, and the times in microseconds of Inductor's first config and of those in either form.
+
+    Kernels that Inductor would compile in another form are left out.
+    """
+    usual = {kernel for record in data.programs if record["variant"] != "flipped" for kernel in record["kernels"]}
+    other, found = partners(data), {}
+    for number, record in enumerate(data.kernels):
+        problem = problem_of(record)
+        if problem is not None and record["kernel"] in usual:
+            times = {DEFAULT: record["cold"][0]}
+            for each in (other.get(number, number), number):
+                times |= dict(zip(configs_of(data.kernels[each]), data.kernels[each]["cold"], strict=False))
+            found[number] = problem, times
+    return found
+
+
+def rows(data: Data, otherwise: Picks) -> Picks:
+    """The configs of the rows that ``build`` makes, in the form of the kernel: the others were seldom measured."""
+    measured = timings(data)
     picks = np.broadcast_to(otherwise, data.held.shape).copy()
     for fold in range(FOLDS):
-        table: dict[Any, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for number in np.flatnonzero(~data.held[fold]):
-            for name, loss in zip(data.names[number], data.loss[number], strict=False):
-                table[keys[number]][name].append(min(loss, 1.0))
-        for number in np.flatnonzero(data.held[fold] & ~flat):
-            losses = {name: each for name, each in table[keys[number]].items() if name in data.names[number]}
-            least = max([3.0, *(0.6 * len(each) for each in losses.values())])
-            means = {name: np.mean(each) for name, each in losses.items() if len(each) >= least}
-            if means:
-                picks[fold, number] = data.names[number].index(min(means, key=lambda name: means[name]))
+        kinds: dict[Any, list[tuple[Problem, dict[Config, float]]]] = defaultdict(list)
+        for number, (problem, times) in measured.items():
+            if not data.held[fold, number]:
+                kinds[problem.kind].append((problem, times))
+        index = Index(row for each in kinds.values() for row in kernel_rows(*zip(*each, strict=True)))
+        for number in np.flatnonzero(data.held[fold]):
+            asked = problem_of(data.kernels[number])
+            row = index.find(asked) if asked is not None else None
+            names = configs_of(data.kernels[number]) if row is not None else []
+            found = [names.index(config) for config in row.configs if config in names] if row is not None else []
+            picks[fold, number] = found[0] if found else picks[fold, number]
     return picks
 
 

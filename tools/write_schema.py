@@ -161,7 +161,8 @@ def receipt() -> Schema:
         schema["$defs"][of_problem]["properties"] = {
             name: {**properties, **more}[name] for name in {**names, **properties}
         }
-        schema["$defs"][of_problem]["anyOf"] = [of_domain(domain) for domain in dict.fromkeys(map(DOMAINS.get, ops))]
+        domains = dict.fromkeys(DOMAINS[op] for op in ops)
+        schema["$defs"][of_problem]["anyOf"] = list(map(of_domain, domains))
     generated = schema["$defs"]["generated"]
     generated["properties"]["op"]["enum"] = list(GENERATED)
     generated["properties"]["variant"]["enum"] = [variant for op in GENERATED for variant in VARIANTS[op]]

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.build.generated import kernel_rows
 from diode_lut.build.measurements import Columns, Measurements, judged
 from diode_lut.build.rows import WIDE, BuiltRow, Costs, RowGroup, few_rows, wide_rows
 from diode_lut.dataset import SOFTWARE, Dataset, Record
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
-from diode_lut.problem import ATTENTION, GEMMS, MAX_SIZE, NO_EPILOGUE, OF_BYTES, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.problem import (
+    ATTENTION,
+    GEMMS,
+    GENERATED,
+    MAX_SIZE,
+    NO_EPILOGUE,
+    OF_BYTES,
+    OP_SIZES,
+    SIZE_FIELDS,
+    Problem,
+)
 from diode_lut.process import __version__
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.format import MAX_GAIN_PERMILLE
@@ -125,7 +136,8 @@ def build(
     the config out. A row's range of sizes ends with its measurements, and its config is good enough for all measured
     problems in it, except those of narrower rows. Attention gets wide rows after these, for at least as many batches
     and heads as were measured, with a config not slower than Inductor's own at the neighbouring lengths. Grouped
-    matmuls get such rows for numbers of rows between measured numbers. Rows in float8 and int8 are for a single
+    matmuls get such rows for numbers of rows between measured numbers. Rows for generated kernels have the config with
+    the least mean loss in ranges of sizes, which cover all sizes. Rows in float8 and int8 are for a single
     problem. Among equally good configs (within ``noise``), the choice of ``previous`` wins, then aten, then a fixed
     order. Rows of ``previous`` with a note were written by people and stay. The order of files, records and timings has
     no influence.
@@ -200,10 +212,15 @@ def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, pre
 def _answering(
     built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
 ) -> dict[Entry, list[int]]:
-    """Return the built rows with the numbers of the problems for which each answers, without those that have none."""
+    """Return the built rows with the numbers of the problems for which each answers, without those that have none.
+
+    Generated kernels are left out: their rows are good on average, not for each problem.
+    """
     table = Table(hardware, [*kept, *_without(built, kept)])
     answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):
+        if problem.op in GENERATED:
+            continue
         entry = table.lookup(problem)
         assert entry is not None, f"no row for {problem}"
         if entry.note is None:
@@ -272,7 +289,7 @@ def _entries(
     near = _times(measurements, allowed | (measurements.relative <= NEAR))
     padded = _times(measurements, pads)
     times = _times(measurements, allowed)
-    are_wide = np.array([problem.op in WIDE for problem in problems])
+    are_wide = np.array([problem.op in (*WIDE, *GENERATED) for problem in problems])
     everything = _times(measurements, are_wide[measurements.problem_numbers])
     plain = {number for number, config in enumerate(configs) if config in BASELINES}
     # A row of several problems may have baselines, and configs that clearly gain; without a time of the baseline, all.
@@ -300,6 +317,11 @@ def _entries(
     narrow, wide = [], []
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
+        if op in GENERATED:
+            kernels = [number for number in numbers for _ in range(measurements.records[problems[number]])]
+            by_config = [{configs[place]: time for place, time in everything[each].items()} for each in kernels]
+            wide += kernel_rows([problems[each] for each in kernels], by_config)
+            continue
         group = RowGroup(numbers, sizes, times, shared)
         parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
         rows = [row for part in parts for row in few_rows(part, costs)]
@@ -331,7 +353,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
     """
     problem = measurements.problems[row.problems[0]]
     ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
-    spans = {name: ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS}
+    spans: dict[str, Any] = {name: ranges.get(name) if name in OP_SIZES[problem.op] else None for name in SIZE_FIELDS}
     common = set.intersection(*(set(near[each]) for each in row.problems)) - {row.config}
     sums = {config: sum(near[each][config] for each in row.problems) for config in common}
     runners_up = sorted(sums, key=lambda config: (sums[config], config))[:RUNNERS_UP]

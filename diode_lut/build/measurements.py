@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import count
 from math import inf, nan
@@ -48,6 +48,7 @@ class Columns:
     def __init__(self, most: int = MAX_PROBLEMS) -> None:
         self._most = most
         self.failures: Counter[str] = Counter()
+        self.records: Counter[Problem] = Counter()
         self._problems: defaultdict[Problem, int] = defaultdict(count().__next__)
         self._configs: defaultdict[Config, int] = defaultdict(count().__next__)
         self._problem_numbers = array("i")
@@ -69,6 +70,7 @@ class Columns:
             self._final_problems.add(problem)
         if not record.timings:
             return
+        self.records[record.problem] += 1
         configs, times, reasons = zip(*record.timings, strict=True)
         self._problem_numbers.extend([problem] * len(times))
         self._final.extend([final] * len(times))
@@ -108,7 +110,7 @@ class Columns:
         aten_of[solved] = medians
         scale = aten_of[problem_numbers] / np.frombuffer(self._atens, np.float64)[counting]
         pairs, times = _medians(pairs, times * np.where(np.isfinite(scale), scale, 1.0))
-        return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()))
+        return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()), self.records)
 
 
 def _are_baselines(config_numbers: Array, configs: list[Config]) -> Array:
@@ -140,8 +142,8 @@ class Measurements:
     Each pair occurs at most once. Pairs are sorted, problems by their fields, configs in the fixed order. Problems on
     which nothing succeeded are in ``unsolved``, not in ``problems``. ``relative`` are times over the best time on the
     same problem, ``aten`` those of the baseline for each problem, or NaN if it was not measured. ``timings`` counts all
-    timings, ``counting`` those combined here. It is made of pairs, as numbers ``problem * len(configs) + config``, and
-    their times, infinite for failures.
+    timings, ``counting`` those combined here, ``records`` the records of each problem. It is made of pairs, as numbers
+    ``problem * len(configs) + config``, and their times, infinite for failures.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Measurements:
         times: Array,
         timings: int,
         counting: int,
+        records: Mapping[Problem, int],
     ) -> None:
         succeeded = np.isfinite(times)
         self._failed = problems, pairs[~succeeded]
@@ -164,6 +167,7 @@ class Measurements:
         self.times = times
         self.timings = timings
         self.counting = counting
+        self.records = records
         self.starts = np.concatenate(([0], np.cumsum(counts)))
         best = np.minimum.reduceat(times, self.starts[:-1]) if len(times) else times
         self.relative = times / best[self.problem_numbers]

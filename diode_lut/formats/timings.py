@@ -23,7 +23,19 @@ from diode_lut.dataset import REASONS, STAGES, Dataset, Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError, dtype_of, layout_of, number_of, op_of, variant_of
 from diode_lut.formats.content import Facts, Skipped, Timings, known_hardware, lines, read_json
 from diode_lut.hardware import Hardware, is_called, known_gpu
-from diode_lut.problem import BATCHED, MATMULS, NO_EPILOGUE, NO_VARIANT, SIZE_FIELDS, Operand, Problem, problem_of
+from diode_lut.problem import (
+    ATTENTION_SIZES,
+    BATCHED,
+    GENERATED,
+    MATMULS,
+    NO_EPILOGUE,
+    NO_VARIANT,
+    OF_KERNELS,
+    SIZE_FIELDS,
+    Operand,
+    Problem,
+    problem_of,
+)
 from diode_lut.templates.config import TEMPLATES, Config
 
 Cells = dict[str, str]
@@ -148,12 +160,16 @@ def _problem(fields: _Fields, told: _Fields) -> Problem:
     strided = any(name in _STRIDES for name, _ in fields)
     of_all = {name: value for name, value in told if not (strided and name == "layout")}
     named = of_all | dict(fields)
-    for name in ("op", "dtype", "m", "n", "k"):
+    generated = op_of(named.get("op", "")) in GENERATED
+    for name in ("op", "variant", "x") if generated else ("op", "dtype", "m", "n", "k"):
         if name not in named:
             raise ProblemError(f"no {name} (add the column{f', or give --{name}' if name in ('op', 'dtype') else ''})")
+    if generated:
+        of_kernel: dict[str, Any] = {name: _integer(name, named[name]) for name in OF_KERNELS if name in named}
+        return Problem.generated(named["op"], named["variant"], **of_kernel)
     op, dtype = op_of(named["op"]), dtype_of(named["dtype"])
     dtype = "tf32" if dtype == "float32" and of_all.get("dtype") == "tf32" else dtype
-    sizes = {name: _integer(name, named[name]) for name in SIZE_FIELDS if name in named}
+    sizes = {name: _integer(name, named[name]) for name in ATTENTION_SIZES if name in named}
     align = _integer("align", named["align"]) if "align" in named else None
     epilogue, variant = named.get("epilogue", NO_EPILOGUE), variant_of(named.get("variant", NO_VARIANT))
     if strided:

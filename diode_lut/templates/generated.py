@@ -12,11 +12,11 @@ from diode_lut.problem import Problem
 from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
-_BLOCKS = tuple(1 << power for power in range(15))
-_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 14}
+_BLOCKS = tuple(1 << power for power in range(17))
+_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}
 """Largest blocks that Inductor generates kernels for, by dimension."""
 
-MAX_ELEMENTS = 1 << 14
+MAX_ELEMENTS = 1 << 16
 """Maximum elements of a block in all dimensions: with more, kernels spill or take minutes to compile."""
 
 MAX_PER_THREAD = 128

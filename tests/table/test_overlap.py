@@ -8,21 +8,32 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.problem import ALIGNS, ATTENTION, DOMAINS, DTYPES, MATMULS, OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.problem import (
+    ALIGNS,
+    ATTENTION,
+    DOMAINS,
+    DTYPES,
+    GENERATED,
+    MATMULS,
+    NO_DTYPE,
+    OP_SIZES,
+    SIZE_FIELDS,
+    Problem,
+)
 from diode_lut.table import Entry, lookup
 from tests.strategies import share
 
 
 def _shares(one: Entry, other: Entry) -> bool:
     """Whether some possible problem with sizes up to 9 is covered by both: brute force, one axis after the other."""
-    return any(_share_problems_of(op, one, other) for op in (*MATMULS, *ATTENTION))
+    return any(_share_problems_of(op, one, other) for op in (*MATMULS, *ATTENTION, *GENERATED))
 
 
 def _share_problems_of(op: str, one: Entry, other: Entry) -> bool:
     domain = DOMAINS[op]
     alone = [entry._replace(**dict.fromkeys((*SIZE_FIELDS, "n_align"))) for entry in (one, other)]
     for dtype, layout, align, epilogue, variant in product(
-        DTYPES[:2], domain.layouts, ALIGNS, domain.epilogues, domain.variants
+        (NO_DTYPE,) if op in GENERATED else DTYPES[:2], domain.layouts, ALIGNS, domain.epilogues, domain.variants
     ):
         problem = Problem(op, dtype, layout, align, 1, 1, 1, 1, epilogue, variant)
         if all(entry.covers(problem) for entry in alone):

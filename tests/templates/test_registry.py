@@ -24,7 +24,8 @@ def test_each_architecture_has_its_templates() -> None:
     sm_90 = templates_for(architecture("sm_90"))
     attention = templates_for(architecture("sm_90"), "flex_decoding")
     grouped = templates_for(architecture("sm_90"), "grouped_mm")
-    assert set(sm_90) | set(attention) | set(grouped) == set(TEMPLATES) - {"cpp_gemm"}
+    generated = templates_for(architecture("sm_90"), "reduction")
+    assert set(sm_90) | set(attention) | set(grouped) | set(generated) == set(TEMPLATES) - {"cpp_gemm"}
     assert set(sm_90).isdisjoint(attention)
     assert grouped == ["aten", "triton_grouped_mm"]
     assert templates_for(architecture("sm_89"), "grouped_mm") == ["aten"]

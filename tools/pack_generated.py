@@ -1,0 +1,45 @@
+"""Writes the times of generated kernels as a dataset, of which ``build`` makes rows.
+
+``python tools/pack_generated.py --out tables/datasets/generated/nvidia-h100.msgpack.zst --hardware
+tables/nvidia-h100.json --date 2026-11-26`` reads the file of bench_generated.py. Each kernel is a record. Kernels with
+the same problem are records of this problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import zstandard
+from score_generated import DATA, Data, timings
+
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.table import read_hardware
+
+
+def main() -> None:
+    """Write the dataset."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--hardware", type=Path, required=True, help="a table for the device")
+    parser.add_argument("--date", required=True, help="when the kernels were measured: YYYY-MM-DD")
+    options = parser.parse_args()
+    about = json.loads(zstandard.decompress(options.data.read_bytes()).split(b"\n", 1)[0])
+    torch, _, cuda = about["torch"].partition("+cu")
+    header = Header(
+        read_hardware(options.hardware),
+        torch=torch,
+        triton=about["triton"],
+        cuda=f"{cuda[:-1]}.{cuda[-1]}",
+        benchmarker="tools/bench_generated.py, cold L2 cache",
+        measured_on=options.date,
+    )
+    with DatasetWriter(options.out, header) as writer:
+        for problem, times in timings(Data(options.data)).values():
+            writer.append(Record(problem, tuple(Timing.of(config, us * 1000) for config, us in times.items())))
+
+
+if __name__ == "__main__":
+    main()
