@@ -22,7 +22,7 @@ from diode_lut.decide.sources import Decision
 from diode_lut.hook.answer import CannotRun, in_force
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
 from diode_lut.hook.snapshot import snapshot
-from diode_lut.hook.versions import BLOCKS, KEEPS_R
+from diode_lut.hook.versions import KEEPS_R, KWARGS
 from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.snapshot import skip
 from diode_lut.templates.architecture import Architecture, architecture
@@ -128,12 +128,13 @@ def _fixed(
     if config == DEFAULT:
         return config, {}
     problem, arch = decision.problem, architecture(decision.hardware.arch)
-    values = {BLOCKS.get(name, name): value for name, value in config.kernel.values(config.params).items() if value}
     try:
         if problem.op not in config.kernel.ops:
             raise CannotRun(f"{config.template} is not for {problem.op}")
         for complaint in config.kernel.faults_on(problem, config.params, arch):
             raise CannotRun(complaint.reason)
+        names, tunables = KWARGS[config.template], config.kernel.values(config.params)
+        values = {names[name]: value for name, value in tunables.items() if value}
         keeps_r, r = KEEPS_R.get(config.template, False), next_power_of_2(problem.r)
         allowed = not keeps_r or inductor_config.triton.persistent_reductions
         if not allowed:
@@ -142,8 +143,8 @@ def _fixed(
             raise CannotRun(f"block_r: {values['R0_BLOCK']} is more than there is along r, {problem.r}")
         if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
             raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
-        elements = math.prod(value for name, value in values.items() if name in BLOCKS.values()) * (r if keeps_r else 1)
-        _require_room(elements, values["num_warps"], features, device, arch)
+        elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))
+        _require_room(elements * (r if keeps_r else 1), values["num_warps"], features, device, arch)
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None

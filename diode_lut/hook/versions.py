@@ -24,12 +24,6 @@ from typing import Any
 from diode_lut.errors import let_pass
 from diode_lut.templates.config import TEMPLATES
 
-BLOCKS = {"block_x": "XBLOCK", "block_y": "YBLOCK", "block_r": "R0_BLOCK"}
-"""Inductor's names of the blocks of generated kernels."""
-
-KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}
-"""By template of a reduction: whether Inductor's kernel is persistent."""
-
 OLDEST, NEWEST = (2, 11), (2, 15)
 """The releases of PyTorch the hook was made for."""
 
@@ -145,6 +139,17 @@ _TRITON_KWARGS = {
 FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")
 """The templates of attention: Inductor's configs for them have fields with our names of the tunables."""
 
+KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}
+"""By template of a reduction that Inductor generates: whether it is persistent."""
+
+_GENERATED = ("pointwise", *KEEPS_R)
+_GENERATED_KWARGS = {
+    "block_x": "XBLOCK",
+    "block_y": "YBLOCK",
+    "block_r": "R0_BLOCK",
+    **{option: option for option in ("num_warps", "num_stages")},
+}
+
 KWARGS: dict[str, dict[str, str]] = {
     "aten": {},
     "triton_mm": _TRITON_KWARGS,
@@ -155,6 +160,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "cpp_gemm": {},
     "default": {},
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
+    **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
 }
 """The keyword arguments Inductor gives a template, by our names of the tunables."""
 
@@ -176,12 +182,13 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "decompose_k": {"mm": ("decompose_k",)},
     "cpp_gemm": {},
-    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm")},
+    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm", *_GENERATED)},
 }
 """The uids of a template for each op that it can compute. The first is the usual uid.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
-Attention has none, because the handler is asked for configs. About a grouped matmul it is not asked.
+Attention has none, because the handler is asked for configs, and generated kernels have none, because it is asked for
+arguments. About a grouped matmul it is not asked.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {
