@@ -50,8 +50,10 @@ def fixed_arguments(
 
     ``tiling`` has the sizes of the kernel's dimensions.
     """
+    if not in_force() or not snapshot().settings.generated:
+        return {}
     now, device = snapshot(), V.graph.get_current_device_or_throw()
-    if not in_force() or not now.settings.generated or device.type != "cuda" or torch.version.hip:
+    if device.type != "cuda" or torch.version.hip:
         return {}
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
     why = _why_left(kernel_class, features, tiling, arguments)
