@@ -415,6 +415,16 @@ def test_tables(table_file: Write) -> None:
     ]
 
 
+def test_tables_as_json(table_file: Write) -> None:
+    """``tables --format json`` is a list of objects, empty if there is no table."""
+    assert json.loads(call("tables", "--format", "json").stdout) == []
+    path = table_file("mine.json", ROW)
+    with diode_lut.config.patch(tables=(path,)):
+        result = call("tables", "--format", "json")
+    hardware = "NVIDIA H200 (sm_90, 132 SMs)"
+    assert json.loads(result.stdout) == [{"name": "mine", "hardware": hardware, "origin": "user", "file": str(path)}]
+
+
 class TestProcess:
     """Whole processes: what a shell sees."""
 

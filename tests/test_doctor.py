@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,19 @@ def test_all_is_well(cpu_table: Write) -> None:
     assert "caches: the keys of Inductor's caches change with the answers, and only then" in found["ok"]
     assert f"device: {diode_lut.get_detected_hardware()}" in found["ok"]
     assert f"answers: user: {path}, 1 rows for {diode_lut.get_detected_hardware().name}" in found["ok"]
+
+
+def test_findings_as_json(cpu_table: Write) -> None:
+    """``--format json`` has the findings and the exit code of the text."""
+    path = str(cpu_table("mine.json", ROW).with_name("no.json"))
+    code, found = findings([path])
+    with diode_lut.config.patch(tables=[path]):
+        result = call("doctor", "--format", "json")
+    listed = json.loads(result.stdout)
+    assert result.exit_code == code == 1
+    assert [f"{each['topic']}: {each['text']}" for each in listed if each["state"] == "wrong"] == found["wrong"]
+    assert [f"do: {each['remedy']}" for each in listed if each["remedy"]] == found["to"]
+    assert {each["subject"] for each in listed} == {"this process", "a program with this environment"}
 
 
 def test_no_table_for_this_machine(cpu_table: Write) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, TABLE, VARIANT, Typed, hardware_of
+from diode_lut.cli.arguments import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, TABLE, TEXT_OR_JSON, VARIANT, Typed, hardware_of
 from diode_lut.cli.output import say
-from diode_lut.errors import ProblemError, printable, size_of
+from diode_lut.errors import ProblemError, as_json, printable, size_of
 from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
@@ -182,7 +182,8 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
 
 @click.command("doctor")
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Check this function, too, as register_chooser takes it.")
-def doctor_command(chooser: str | None) -> int:
+@TEXT_OR_JSON
+def doctor_command(chooser: str | None, form: str) -> int:
     """Check whether tables can be used on this machine.
 
     It looks at PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them, then at the
@@ -194,6 +195,11 @@ def doctor_command(chooser: str | None) -> int:
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     colors = {"ok": "green", "note": "yellow", "wrong": "red"}
     wrong = False
+    if form == "json":
+        with _registered(chooser):
+            found = [{"subject": subject, **each._asdict()} for subject, findings in examine() for each in findings]
+        say(as_json(found))
+        return int(any(each["state"] == "wrong" for each in found))
     with _registered(chooser):
         for subject, findings in examine():
             say(f"{subject}:")

@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.arguments import ANY, ANY_OP, DTYPE, EPILOGUE, LAYOUT, TABLE, VARIANT, Typed, size_range
+from diode_lut.cli.arguments import (
+    ANY,
+    ANY_OP,
+    DTYPE,
+    EPILOGUE,
+    LAYOUT,
+    TABLE,
+    TEXT_OR_JSON,
+    VARIANT,
+    Typed,
+    size_range,
+)
 from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
-from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_lines, printable
+from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_json, as_lines, printable
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 
@@ -46,17 +57,28 @@ def show_command(file: Typed) -> None:
 
 
 @click.command("tables")
-def tables_command() -> None:
+@TEXT_OR_JSON
+def tables_command(form: str) -> None:
     """List the tables and models, with their hardware."""
     from diode_lut import api
     from diode_lut.decide.catalog import is_model, try_model
     from diode_lut.decide.sources import shown
 
-    for file in api.list_available_tables():
-        if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):
-            continue
-        origin = "shipped" if file.shipped else "user"
-        say(printable(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}"))
+    files = [
+        {
+            "name": file.name,
+            "hardware": str(file.hardware),
+            "origin": "shipped" if file.shipped else "user",
+            "file": shown(file.path),
+        }
+        for file in api.list_available_tables()
+        if not (is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError))
+    ]
+    if form == "json":
+        say(as_json(files))
+    else:
+        for each in files:
+            say(printable("  ".join(each.values())))
 
 
 @click.command("fmt")
