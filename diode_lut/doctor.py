@@ -198,13 +198,19 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
         yield wrong(
             "tables", f"left out: {reason}", "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
         )
+    elsewhere: dict[str, list[str]] = {}
     for file in find_tables(config.tables):
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
         if not for_this_machine and not (file.named and is_model(file.path)):
+            if not file.named:
+                elsewhere.setdefault(str(file.hardware), []).append(shown(file.path))
+                continue
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
-            reason = file.hardware.why_none_of(found)
             remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"
-            yield wrong("tables", f"{text}: {reason}", remedy) if file.named else note("tables", text)
+            yield wrong("tables", f"{text}: {file.hardware.why_none_of(found)}", remedy)
+    if elsewhere:
+        files = "; ".join(f"{hardware}: {', '.join(paths)}" for hardware, paths in elsewhere.items())
+        yield note("tables", f"for devices that this machine does not have: {files}")
 
 
 def check(path: Path) -> str:

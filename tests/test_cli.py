@@ -396,6 +396,46 @@ class TestExplain:
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in result.stderr
 
+    def test_many_problems(self, table_file: Write) -> None:
+        """--problems explains each problem of a file, and exits with 1 if one gets no answer."""
+        path = table_file("mine.json", {"op": "mm", "dtype": "bfloat16", "configs": [TRITON | {"gain_permille": 1063}]})
+        problems = path.with_name("problems.json")
+        sizes = {"op": "mm", "M": 1024, "N": 4096, "K": 1024}
+        problems.write_text(json.dumps([sizes | {"dtype": "bf16"}, sizes | {"dtype": "fp16"}]))
+        options = ("--hardware", "nvidia-h200", "--table", path)
+        alone = [call("explain", "mm", 1024, 4096, 1024, "--dtype", each, *options) for each in ("bf16", "fp16")]
+        together = call("explain", "--problems", problems, *options)
+        assert [each.exit_code for each in (*alone, together)] == [0, 1, 1]
+        assert together.stdout == "".join(each.stdout for each in alone)
+        hit, miss = json.loads(call("explain", "--problems", problems, *options, "--format", "json").stdout)
+        assert (hit["tier"], hit["configs"]) == ("user", [TRITON | {"gain_permille": 1063}])
+        assert (miss["tier"], miss["configs"], miss["problem"]["dtype"]) == ("abstain", [], "float16")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ("mm 8 8", "Missing argument 'K' (OP M N K are one problem; --problems FILE has many)"),
+            ("--problems quick mm", "--problems: its problems have all their fields: leave out OP"),
+            ("--problems quick --dynamic m=1:8", "leave out --dynamic"),
+            ("--problems nothing.json", "no such file, and no shipped set"),
+        ],
+    )
+    def test_wrong_problems(self, arguments: str, message: str) -> None:
+        """Neither a whole problem nor a file, or both, is wrong usage."""
+        result = call("explain", *arguments.split(), "--hardware", "h200")
+        assert (result.exit_code, message in result.stderr) == (2, True)
+
+    def test_json(self, table_file: Write) -> None:
+        """``--format json`` has the decision, the row's place, the next rows, and the parts of a range."""
+        path = table_file("mine.json", {"op": "mm", "m": [1, 64], "configs": [TRITON]}, ROW)
+        options = ("--hardware", "nvidia-h200", "--table", path, "--format", "json")
+        found = json.loads(call("explain", "mm", 64, 4096, 1024, *options).stdout)
+        assert (found["where"].partition(":")[0], found["configs"]) == (str(path), [TRITON])
+        assert [each["configs"] for each in found["runners_up"]] == [[ATEN]]
+        over = json.loads(call("explain", "mm", 64, 4096, 1024, "--dynamic", "m=1:128", *options).stdout)
+        assert over["over"] == "m from 1 to 128"
+        assert {each["config"]["template"] for each in over["parts"]} <= {"triton_mm", "aten"}
+
     def test_invalid_table(self, tmp_path: Path) -> None:
         """A table that the user names and that is none is an error, with 1."""
         (tmp_path / "mine.json").write_text("{")
@@ -413,6 +453,16 @@ def test_tables(table_file: Write) -> None:
         f"mine  NVIDIA H200 (sm_90, 132 SMs)  user  {mine}",
         f"nvidia-h200  NVIDIA H200 (sm_90, 132 SMs)  shipped  {shipped}",
     ]
+
+
+def test_tables_as_json(table_file: Write) -> None:
+    """``tables --format json`` is a list of objects, empty if there is no table."""
+    assert json.loads(call("tables", "--format", "json").stdout) == []
+    path = table_file("mine.json", ROW)
+    with diode_lut.config.patch(tables=(path,)):
+        result = call("tables", "--format", "json")
+    hardware = "NVIDIA H200 (sm_90, 132 SMs)"
+    assert json.loads(result.stdout) == [{"name": "mine", "hardware": hardware, "origin": "user", "file": str(path)}]
 
 
 class TestProcess:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,19 @@ def test_all_is_well(cpu_table: Write) -> None:
     assert "caches: the keys of Inductor's caches change with the answers, and only then" in found["ok"]
     assert f"device: {diode_lut.get_detected_hardware()}" in found["ok"]
     assert f"answers: user: {path}, 1 rows for {diode_lut.get_detected_hardware().name}" in found["ok"]
+
+
+def test_findings_as_json(cpu_table: Write) -> None:
+    """``--format json`` has the findings and the exit code of the text."""
+    path = str(cpu_table("mine.json", ROW).with_name("no.json"))
+    code, found = findings([path])
+    with diode_lut.config.patch(tables=[path]):
+        result = call("doctor", "--format", "json")
+    listed = json.loads(result.stdout)
+    assert result.exit_code == code == 1
+    assert [f"{each['topic']}: {each['text']}" for each in listed if each["state"] == "wrong"] == found["wrong"]
+    assert [f"do: {each['remedy']}" for each in listed if each["remedy"]] == found["to"]
+    assert {each["subject"] for each in listed} == {"this process", "a program with this environment"}
 
 
 def test_no_table_for_this_machine(cpu_table: Write) -> None:
@@ -242,3 +256,12 @@ def test_a_function_is_checked(cpu_table: Write, tmp_path: Path, monkeypatch: py
     assert "ok     answers: chooser: doctored_rules:rule, a chooser" in good.output
     assert (good.exit_code, bad.exit_code) == (0, 1)
     assert "wrong  answers: chooser doctored_rules:bad: raised TypeError" in bad.output
+
+
+def test_tables_for_other_devices_are_one_note(cpu_table: Write, table_file: Write) -> None:
+    """Tables that nobody named, for devices that are not here, are listed in one note."""
+    paths = [table_file(f"tables/{name}.json", ROW) for name in ("one", "two")]
+    _, found = findings([])
+    hardware = "NVIDIA H200 (sm_90, 132 SMs)"
+    expected = f"tables: for devices that this machine does not have: {hardware}: {', '.join(map(str, paths))}"
+    assert [each for each in found["note"] if hardware in each] == [expected]

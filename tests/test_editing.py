@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from diode_lut.cli import query
+from diode_lut.cli import main, query
 from diode_lut.files import replacing
 from diode_lut.table import read_table
 from diode_lut.table.lint import check_file
@@ -210,6 +211,47 @@ class TestSet:
         assert "with the same specificity as mm bfloat16 n 1024-2048 n_align 16 (change that instead)" in refused
         assert "no row has the key mm bfloat16 n 1024-2048 (the closest: " in call("unset", path, *key).stderr
         assert call("unset", path, *aligned).exit_code == 0
+        assert path.read_bytes() == before
+
+    def test_many_rows_in_one_write(self, table_file: Write) -> None:
+        """--rows sets all rows of a list, with --note for those without a note, also from standard input."""
+        path = table_file("mine.json", ROW)
+        rows = [{**EXACT, "m": [m, m], "configs": [ATEN]} for m in (1, 2)] + [{**ROW, "note": "mine"}]
+        rows_file = path.with_name("rows.json")
+        rows_file.write_text(json.dumps(rows))
+        result = call("set", path, "--rows", rows_file, "--note", "x")
+        assert result.exit_code == 0, result.output
+        assert [line[0] for line in result.stdout.splitlines()] == ["+", "+", "-", "+"]
+        assert {(row.m, row.note) for row in read_table(path).entries} == {
+            ((1, 1), "x"),
+            ((2, 2), "x"),
+            ((1, 32), "mine"),
+        }
+        assert list(check_file(path, path.read_bytes())) == []
+        piped = CliRunner().invoke(main, ["set", str(path), "--rows", "-", "--note", "y"], input=json.dumps(rows[:1]))
+        assert (piped.exit_code, read_table(path).entries[0].note) == (0, "y")
+
+    @pytest.mark.parametrize(
+        ("rows", "options", "message"),
+        [
+            ([{**EXACT, "configs": [ATEN]}], [], "[0]: it has no note"),
+            ([{**EXACT, "configs": [ATEN], "m": 7}], ["--note", "x"], "[0]: m: "),
+            ([{**ROW, "m": [m, 5], "configs": [ATEN]} for m in (3, 3)], ["--note", "x"], "[1]: an earlier row"),
+            ([{**EXACT, "configs": [ATEN]}, 7], ["--note", "x"], "[1]: "),
+            ({"entries": []}, ["--note", "x"], "expected a JSON list of rows"),
+            ([], ["--note", " "], "--note: is empty"),
+            ([], ["--m", "8", "--config", "aten"], "leave out --config, --m"),
+        ],
+    )
+    def test_a_bad_list_of_rows(self, table_file: Write, rows: object, options: list[str], message: str) -> None:
+        """A list with a bad row is refused with its place, and nothing is written."""
+        path = table_file("mine.json", ROW)
+        before = path.read_bytes()
+        rows_file = path.with_name("rows.json")
+        rows_file.write_text(json.dumps(rows))
+        result = call("set", path, "--rows", rows_file, *options)
+        assert result.exit_code in (1, 2)
+        assert message in result.stderr
         assert path.read_bytes() == before
 
     def test_a_row_comes_and_goes(self, table_file: Write) -> None:

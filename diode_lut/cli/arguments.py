@@ -347,6 +347,16 @@ TABLE_OUTPUT = Output(TABLE_KIND, ".json")
 PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
 
 
+TEXT_OR_JSON = click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Lines for people, or a JSON document for programs.",
+)
+"""The option for the form of what a command prints."""
+
+
 def require_kind(path: Path, kind: str) -> None:
     """SettingError if the file is of another kind, and would be lost. An empty file is of any kind."""
     if is_standard(path) or not path.is_file() or not path.stat().st_size:

@@ -291,11 +291,24 @@ def report_command(
         other = side(open_table(beside.path, contents), beside.path, contents)
     if other is not None:
         require_same_device(datasets, other.chooser)
+    digests = {f"sha256:{dataset.digest}" for dataset in datasets}
+    sources = table.provenance.get("datasets", ()) if datasets else ()
+    missing = [digest for digest in sources if digest not in digests]
+    if missing:
+        shown = ", ".join(digest[: len("sha256:") + 12] for digest in missing[:3]) + (
+            ", ..." if len(missing) > 3 else ""
+        )
+        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {shown}"
+        say(
+            printable(f"note: {text} (give all of them, or the gain and regret may not be those of the table)"),
+            err=True,
+        )
     with progress_bars() as progress:
         data = as_data(
             first,
             beside=other,
             datasets=[dataset.path.name for dataset in datasets],
+            missing=len(missing),
             asked=_asked(receipts, table.hardware) if receipts else (),
             track=lambda problems: progress.track(problems, "model", len(problems)),
         )

@@ -8,10 +8,24 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
-from diode_lut.cli.arguments import DTYPE, EPILOGUE, LAYOUT, OP, SIZE, TABLE, VARIANT, Typed, hardware_of
+from diode_lut.cli.arguments import (
+    DTYPE,
+    EPILOGUE,
+    FILE,
+    LAYOUT,
+    OP,
+    SIZE,
+    TABLE,
+    TEXT_OR_JSON,
+    VARIANT,
+    Typed,
+    hardware_of,
+)
+from diode_lut.cli.inputs import problems_of
 from diode_lut.cli.output import say
-from diode_lut.errors import ProblemError, printable, size_of
+from diode_lut.errors import ProblemError, as_json, printable, size_of
 from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
@@ -46,10 +60,17 @@ def _axis(text: str) -> Axis:
 
 
 @click.command("explain")
-@click.argument("op", type=OP, metavar="OP")
-@click.argument("m", type=SIZE)
-@click.argument("n", type=SIZE)
-@click.argument("k", type=SIZE)
+@click.argument("op", type=OP, metavar="OP", required=False)
+@click.argument("m", type=SIZE, required=False, metavar="M")
+@click.argument("n", type=SIZE, required=False, metavar="N")
+@click.argument("k", type=SIZE, required=False, metavar="K")
+@click.option(
+    "--problems",
+    "problem_file",
+    type=FILE,
+    metavar="SET|FILE",
+    help="Explain all problems of a set or file as collect takes it, instead of OP M N K.",
+)
 @click.option("--batch", type=SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm.")
 @click.option(
     "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
@@ -102,11 +123,13 @@ def _axis(text: str) -> Axis:
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
+@TEXT_OR_JSON
 def explain_command(
-    op: str,
-    m: int,
-    n: int,
-    k: int,
+    op: str | None,
+    m: int | None,
+    n: int | None,
+    k: int | None,
+    problem_file: Typed | None,
     batch: int,
     dtype: str | None,
     layout: str | None,
@@ -120,6 +143,7 @@ def explain_command(
     hardware: str | None,
     table: Typed | None,
     chooser: str | None,
+    form: str,
 ) -> int:
     """Show which kernel a GEMM gets, from which row, and why.
 
@@ -132,6 +156,29 @@ def explain_command(
     from diode_lut.decide.catalog import open_file, open_table
 
     device = hardware if hardware is None or table is not None else hardware_of(hardware)
+    first = None
+    if table is not None:  # a model has to be in a file
+        first = open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
+    if problem_file is not None:
+        context = click.get_current_context()
+        general = ("problem_file", "hardware", "table", "chooser", "form")
+        for parameter in context.command.params:
+            name = str(parameter.name)
+            if name not in general and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+                given = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+                raise click.UsageError(f"--problems: its problems have all their fields: leave out {given}")
+        problems = problems_of(problem_file, None)
+        with _registered(chooser):
+            explanations = [api.explanation(each, hardware=device, first=first) for each in problems]
+        if form == "json":
+            say(as_json([each.as_dict() for each in explanations]))
+        else:
+            for each in explanations:
+                say(str(each))
+        return 0 if all(each.decision.configs for each in explanations) else 1
+    if op is None or m is None or n is None or k is None:
+        missing = next(name for name, value in (("OP", op), ("M", m), ("N", n), ("K", k)) if value is None)
+        raise click.UsageError(f"Missing argument '{missing}' (OP M N K are one problem; --problems FILE has many).")
     dtypes = DOMAINS[op].dtypes
     problem = Problem.of(
         op,
@@ -148,13 +195,10 @@ def explain_command(
         g=g,
         v=v,
     )
-    first = None
-    if table is not None:  # a model has to be in a file
-        first = open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
     if not dynamic:
         with _registered(chooser):
             explanation = api.explanation(problem, hardware=device, first=first)
-        say(str(explanation))
+        say(as_json(explanation.as_dict()) if form == "json" else str(explanation))
         return 0 if explanation.decision.configs else 1
     axis, *more = dynamic
     if more:
@@ -166,7 +210,7 @@ def explain_command(
         raise click.BadParameter(f"{op} has no size {axis.fields[0]}", param_hint="--dynamic")
     with _registered(chooser):
         over = api.explanation_over(problem, axis, hardware=device, first=first)
-    say(str(over))
+    say(as_json(over.as_dict()) if form == "json" else str(over))
     return 0 if over.parts or over.whole.configs else 1
 
 
@@ -182,7 +226,8 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
 
 @click.command("doctor")
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Check this function, too, as register_chooser takes it.")
-def doctor_command(chooser: str | None) -> int:
+@TEXT_OR_JSON
+def doctor_command(chooser: str | None, form: str) -> int:
     """Check whether tables can be used on this machine.
 
     It looks at PyTorch, the hook, Inductor's caches, the devices, and the tables and models for them, then at the
@@ -194,6 +239,11 @@ def doctor_command(chooser: str | None) -> int:
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     colors = {"ok": "green", "note": "yellow", "wrong": "red"}
     wrong = False
+    if form == "json":
+        with _registered(chooser):
+            found = [{"subject": subject, **each._asdict()} for subject, findings in examine() for each in findings]
+        say(as_json(found))
+        return int(any(each["state"] == "wrong" for each in found))
     with _registered(chooser):
         for subject, findings in examine():
             say(f"{subject}:")

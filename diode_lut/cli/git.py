@@ -39,7 +39,13 @@ _FORMATS = {style: f"diode_lut.diff:as_{style}" for style in ("text", "json", "m
     default="text",
     help="For a terminal, for programs, or for a comment on a pull request.",
 )
-def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) -> int:
+@click.option(
+    "--filter",
+    "condition",
+    metavar="JMESPATH",
+    help="Show only rows for which this holds before or after, such as 'op==`\"bmm\"`', and no header.",
+)
+def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str, condition: str | None) -> int:
     """Show how two tables differ, row by row.
 
     It lists added and removed rows, and rows with a larger or smaller coverage or another first config. With --dataset,
@@ -50,12 +56,25 @@ def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str) 
     from diode_lut.decide.catalog import open_table
     from diode_lut.diff import compare, effect_of
 
+    if inputs and condition is not None:
+        raise click.UsageError("--filter and --dataset exclude each other: the effect is that of all rows.")
     try:
         old_table, new_table = open_table(old.path, old.contents), open_table(new.path, new.contents)
     except TableError as error:
         say_error(error)
         return 2  # 1 would mean that they differ
     diff = compare(old_table, new_table)
+    if condition is not None:
+        import orjson
+
+        from diode_lut.cli.query import search
+
+        pairs = [(change, row) for change in diff.changes for row in (change.old, change.new) if row is not None]
+        rows = orjson.loads(orjson.dumps([row.to_json() for _, row in pairs]))  # JMESPath takes lists, not tuples
+        found = search(f"[?{condition}]", rows, "--filter")
+        kept = {id(row) for row in found} if isinstance(found, list) else set()
+        changes = {id(change): change for (change, _), row in zip(pairs, rows, strict=True) if id(row) in kept}
+        diff = diff._replace(header=(), changes=tuple(changes.values()))
     records = records_of(read_datasets_for(new_table, inputs))
     effect = effect_of(old_table, new_table, records) if inputs else None
     report = resolve_name(_FORMATS[style])(str(old.path), str(new.path), diff, effect)

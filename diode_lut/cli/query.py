@@ -48,7 +48,13 @@ def query_command(file: Typed, expression: str, form: str, exit_status: bool) ->
     An example is 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]'. Backquotes enclose values in JSON. jmespath.org
     describes the language.
     """
-    document = _document(file)
+    found = search(expression, _document(file))
+    _show(found, form)
+    return int(exit_status and found in (None, False, []))
+
+
+def search(expression: str, document: Any, name: str = "JMESPATH") -> Any:
+    """Return what the expression finds, and say why if it may be wrong. BadParameter if it is."""
     try:
         if len(expression) > MAX_LETTERS:
             raise _WrongError(f"has {len(expression)} letters (allowed: {MAX_LETTERS})")
@@ -59,15 +65,14 @@ def query_command(file: Typed, expression: str, form: str, exit_status: bool) ->
         if found in (None, []):
             for remark in islice(_remarks(nodes, document), 5):
                 say(printable(f"note: {remark}"), err=True)
-        _show(found, form)
-        return int(exit_status and found in (None, False, []))
+        return found
     except RecursionError:
-        raise click.BadParameter("is nested too deeply", param_hint="JMESPATH") from None
+        raise click.BadParameter("is nested too deeply", param_hint=name) from None
     except (OverflowError, ValueError) as error:  # jmespath's own errors are ValueErrors
         reason = printable(" ".join(str(error).split()))
         shown = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}..."
         remedy = "" if isinstance(error, _WrongError) else f" ({_remedy(expression)})"
-        raise click.BadParameter(f"{shown}{remedy}", param_hint="JMESPATH") from error
+        raise click.BadParameter(f"{shown}{remedy}", param_hint=name) from error
 
 
 def _document(file: Typed) -> Any:
@@ -211,7 +216,7 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
 
 
 def _require_quotes(nodes: list[Node], document: Any) -> None:
-    """BadParameter if something is compared with a field of neither the document nor any table.
+    """_WrongError if something is compared with a field of neither the document nor any table.
 
     It is a word with missing or wrong quotes: JMESPath finds nothing then, without an error.
     """
@@ -225,7 +230,7 @@ def _require_quotes(nodes: list[Node], document: Any) -> None:
     for word in unusual:
         if word not in known:
             reason = f'no field is called {word}: a text is written `"{word}"`, a field of the table without quotes'
-            raise click.BadParameter(reason, param_hint="JMESPATH")
+            raise _WrongError(reason)
 
 
 def _remarks(nodes: list[Node], document: Any) -> Iterator[str]:

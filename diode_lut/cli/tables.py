@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.arguments import ANY, ANY_OP, DTYPE, EPILOGUE, LAYOUT, TABLE, VARIANT, Typed, size_range
+from diode_lut.cli.arguments import (
+    ANY,
+    ANY_OP,
+    DTYPE,
+    EPILOGUE,
+    FILE,
+    LAYOUT,
+    TABLE,
+    TEXT_OR_JSON,
+    VARIANT,
+    Typed,
+    size_range,
+)
 from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
-from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_lines, printable
+from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_json, as_lines, printable
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 
@@ -46,17 +58,28 @@ def show_command(file: Typed) -> None:
 
 
 @click.command("tables")
-def tables_command() -> None:
+@TEXT_OR_JSON
+def tables_command(form: str) -> None:
     """List the tables and models, with their hardware."""
     from diode_lut import api
     from diode_lut.decide.catalog import is_model, try_model
     from diode_lut.decide.sources import shown
 
-    for file in api.list_available_tables():
-        if is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError):
-            continue
-        origin = "shipped" if file.shipped else "user"
-        say(printable(f"{file.name}  {file.hardware}  {origin}  {shown(file.path)}"))
+    files = [
+        {
+            "name": file.name,
+            "hardware": str(file.hardware),
+            "origin": "shipped" if file.shipped else "user",
+            "file": shown(file.path),
+        }
+        for file in api.list_available_tables()
+        if not (is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError))
+    ]
+    if form == "json":
+        say(as_json(files))
+    else:
+        for each in files:
+            say(printable("  ".join(each.values())))
 
 
 @click.command("fmt")
@@ -178,11 +201,9 @@ def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableE
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options for the key of a row. Without an option, the key matches anything."""
+    """Add the options for the key of a row. Without an option, the key matches anything."""
     sizes: dict[str, Any] = {"type": size_range, "metavar": "SIZES"}
     decorators = (
-        click.argument("table_file", metavar="TABLE", type=TABLE),
-        click.argument("op", type=ANY_OP, metavar="OP"),
         click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
         click.option("--n", **sizes, help="Columns of B, as for --m."),
@@ -223,17 +244,27 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("set")
+@click.argument("table_file", metavar="TABLE", type=TABLE)
+@click.argument("op", type=ANY_OP, metavar="OP", required=False)
 @_key_options
 @click.option(
     "--config",
     "configs",
     metavar="CONFIG",
     multiple=True,
-    required=True,
     help="What to answer, as explain writes it: 'triton_mm 128x128x64 g8 s4 w8'. Several times: best first.",
 )
-@click.option("--note", required=True, help="Why. Rows with a note survive rebuilds.")
-def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: Any) -> None:
+@click.option("--note", help="Why. Rows with a note survive rebuilds.")
+@click.option(
+    "--rows",
+    "rows_file",
+    metavar="FILE",
+    type=FILE,
+    help="Set all rows of this JSON list, as a table's entries have them, at once. --note is for those without a note.",
+)
+def set_command(
+    table_file: Typed, op: str | None, configs: tuple[str, ...], note: str | None, rows_file: Typed | None, **key: Any
+) -> None:
     """Add a row to a table, or replace the row with the same key.
 
     OP is an op of the table format, such as mm or bmm, or any for a row of all ops with two matrices.
@@ -242,13 +273,52 @@ def set_command(table_file: Typed, configs: tuple[str, ...], note: str, **key: A
     """
     from diode_lut.table.edit import set_row
 
-    if not note.strip():
+    if note is not None and not note.strip():
         raise click.UsageError("--note: is empty; say why, so that others know whether the row is still right")
-    row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
-    _edit(table_file, lambda table: set_row(table, _entry({**_key(**key), **row})))
+    if rows_file is not None:
+        given = ["OP"] * (op is not None) + ["--config"] * bool(configs)
+        given += [f"--{name.replace('_', '-')}" for name, value in key.items() if value is not None]
+        if given:
+            raise click.UsageError(f"--rows: its rows have their own keys and configs: leave out {', '.join(given)}")
+        entries = _entries(rows_file, note)
+    else:
+        needed = {"argument 'OP'": op, "option '--config'": configs, "option '--note'": note}
+        missing = next((name for name, value in needed.items() if not value), None)
+        if missing is not None:
+            raise click.UsageError(f"Missing {missing}.")
+        row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
+        entries = [_entry({**_key(op or ANY, **key), **row})]
+    _edit(table_file, set_row, entries)
+
+
+def _entries(file: Typed, note: str | None) -> list[Entry]:
+    """Read a JSON list of rows, each with a note and a key of its own. TableError with the place in the list."""
+    from diode_lut.table.lint import MAX_VALUES
+    from diode_lut.table.read import parse
+    from diode_lut.table.row import coverage
+
+    rows = parse(file.path, file.whole(), MAX_VALUES)
+    if not isinstance(rows, list):
+        reason = "expected a JSON list of rows; of a table, give its entries: query TABLE entries"
+        raise TableError(reason, path=file.path)
+    found: dict[object, Entry] = {}
+    for number, row in enumerate(rows):
+        noted = {**row, "note": row.get("note", note)} if isinstance(row, dict) else row
+        try:
+            if isinstance(row, dict) and not str(noted["note"] or "").strip():
+                raise ProblemError("it has no note: give it one, or give --note for all rows without one")
+            entry = _entry(noted)
+        except ProblemError as error:
+            raise TableError(str(error), path=file.path, where=f"[{number}]") from None
+        if found.setdefault(coverage(entry), entry) is not entry:
+            reason = "an earlier row of the list has the same key: keep one of them"
+            raise TableError(reason, path=file.path, where=f"[{number}]")
+    return [*found.values()]
 
 
 @click.command("unset")
+@click.argument("table_file", metavar="TABLE", type=TABLE)
+@click.argument("op", type=ANY_OP, metavar="OP")
 @_key_options
 def unset_command(table_file: Typed, **key: Any) -> None:
     """Remove the row with this key from a table.
@@ -258,7 +328,7 @@ def unset_command(table_file: Typed, **key: Any) -> None:
     from diode_lut.table.edit import unset_row
 
     anything = {"configs": [ATEN.to_json()]}
-    _edit(table_file, lambda table: unset_row(table, _entry({**_key(**key), **anything})))
+    _edit(table_file, unset_row, [_entry({**_key(**key), **anything})])
 
 
 def _key(op: str, align: int | str | None, **fields: Any) -> dict[str, Any]:
@@ -286,8 +356,8 @@ def _entry(row: dict[str, Any]) -> Entry:
         raise ProblemError(f"{dotted(fault.path)}: {fault.reason}") from None
 
 
-def _edit(table_file: Typed, change: Callable[[Table], Edit]) -> None:
-    """Read the table, write it changed, and print the changes, while other writers wait."""
+def _edit(table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Iterable[Entry]) -> None:
+    """Read the table, change it for each row, write it once, and print the changes, while other writers wait."""
     from diode_lut.table import to_bytes
     from diode_lut.table.format import candidate_text, key_text
 
@@ -295,15 +365,21 @@ def _edit(table_file: Typed, change: Callable[[Table], Edit]) -> None:
         return f"{key_text(entry)}: {', '.join(map(candidate_text, entry.candidates))}"
 
     target = table_file.target
+    edits = []
     with changing(target) as save:
-        edit = change(read_whole_table(table_file))
-        save(to_bytes(edit.table))
-    lines = [f"{sign} {shown(entry)}" for sign, entry in (("-", edit.gone), ("+", edit.new)) if entry is not None]
-    if edit.narrower:
-        lines.append(f"more specific rows go on answering some of it: {len(edit.narrower)}")
-        lines += [f"  {shown(entry)}" for entry in edit.narrower[:3]]
-    if edit.wider and edit.gone is None:
-        lines += ["until now it was answered by", f"  {shown(edit.wider[0])}"]
-    if edit.undecided:
-        lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
+        table = read_whole_table(table_file)
+        for row in rows:
+            edits.append(change(table, row))
+            table = edits[-1].table
+        save(to_bytes(table))
+    lines = []
+    for edit in edits:
+        lines += [f"{sign} {shown(entry)}" for sign, entry in (("-", edit.gone), ("+", edit.new)) if entry is not None]
+        if edit.narrower:
+            lines.append(f"more specific rows go on answering some of it: {len(edit.narrower)}")
+            lines += [f"  {shown(entry)}" for entry in edit.narrower[:3]]
+        if edit.wider and edit.gone is None:
+            lines += ["until now it was answered by", f"  {shown(edit.wider[0])}"]
+        if edit.undecided:
+            lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
     say(as_lines(lines), err=is_standard(target), colors=CHANGES)

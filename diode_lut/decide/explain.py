@@ -6,7 +6,7 @@ The hook needs none of this, and does not pay for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diode_lut.decide.decide import NOT_AS_TIMED, Sources, decide
 from diode_lut.decide.dynamic import Axis, Piece
@@ -44,6 +44,18 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         """Return the explanation for people, in several lines."""
         return as_lines([*self.decision.lines(), *self._of_rivals(), *self._of_models()])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the decision, and the rows that would answer next, for programs."""
+        rivals = [
+            {
+                "tier": tier,
+                "where": source.name(Answer(entry.configs, entry=entry)),
+                "configs": [each.to_json() for each in entry.candidates],
+            }
+            for tier, source, entry in self.rivals[:_SHOWN]
+        ]
+        return {**_as_dict(self.decision), "steps": self.decision.steps, "runners_up": rivals}
 
     def _of_rivals(self) -> Iterator[str]:
         answering = self.decision.entry
@@ -101,6 +113,15 @@ class OverSizes(NamedTuple):
     parts: tuple[Piece, ...]
     whole: Decision
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the decisions for programs."""
+        parts = [
+            {"over": decision.over, "config": config.to_json(), "where": decision.where}
+            for _, decision, config in self.parts
+        ]
+        left_out = [config.to_json() for config in self.whole.left_out]
+        return {**_as_dict(self.whole), "over": self.whole.over, "left_out": left_out, "parts": parts}
+
     def __str__(self) -> str:
         """Return the decisions for people, in several lines."""
         lines = [f"{self.problem} on {self.whole.hardware}, {self.whole.over}"]
@@ -112,6 +133,20 @@ class OverSizes(NamedTuple):
                 lines.append(f"  {decision.over}: {config}, because no table and no model answers")
         name = "where there can be one kernel only: " if self.parts else ""
         return as_lines([*lines, f"  {name}{_who(self.whole, next(iter(self.whole.configs), ATEN))}"])
+
+
+def _as_dict(decision: Decision) -> dict[str, Any]:
+    entry = decision.entry if decision.configs else None
+    gains = {} if entry is None else {each.config: each.to_json() for each in entry.candidates}
+    return {
+        "problem": decision.problem.to_json(),
+        "hardware": str(decision.hardware),
+        "tier": decision.tier,
+        "where": decision.where,
+        "configs": [gains.get(config, config.to_json()) for config in decision.configs],
+        "expected_time": decision.expected_time,
+        "confidence": decision.confidence,
+    }
 
 
 def explain_over(

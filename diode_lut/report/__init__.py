@@ -117,6 +117,7 @@ def as_data(
     *,
     beside: Side | None = None,
     datasets: Sequence[str] = (),
+    missing: int = 0,
     asked: Sequence[AskedProblem] = (),
     track: TrackProblems = iter,
 ) -> JsonObject:
@@ -126,7 +127,8 @@ def as_data(
     ``row`` of a problem is the index of the row with its answer, None for a miss and for a model. ``kinds`` of rows and
     problems are indices into the list ``kinds``. Gains are factors and regrets are fractions, with six digits, or None
     if not measured. Times are in nanoseconds. ``grid`` has the answers of a model beside the table at other sizes, for
-    the kinds most frequent here. ``track`` may show its progress.
+    the kinds most frequent here. ``missing`` counts the datasets of the table that are not given. ``track`` may show
+    its progress.
     """
     table = side.chooser
     assert isinstance(table, Table)
@@ -181,6 +183,7 @@ def as_data(
         "peaks": peaks and {name: value * table.hardware.sm_count for name, value in peaks._asdict().items()},
         "classes": {"limits": REGRET_LIMITS, "labels": REGRET_CLASSES},
         "datasets": list(map(printable, datasets)),
+        "missing": missing,
         "invalid": len(table.errors),
         "kinds": [kind._asdict() for kind in kinds],
         "rows": rows,

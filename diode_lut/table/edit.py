@@ -110,10 +110,18 @@ class MergedTable(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A row and its side."""
+    """A row, its side, and the row of the base."""
 
     side: MergedTable
     entry: Entry
+    before: Entry | None = None
+
+    @property
+    def gain(self) -> int | None:
+        """The gain of the first config. None if not measured, or if the base has this gain for another config."""
+        best, was = self.entry.best, self.before.best if self.before else None
+        edited = was is not None and was.config != best.config and was.gain_permille == best.gain_permille
+        return None if edited else best.gain_permille
 
     def in_conflict(self, facts: str) -> Claim:
         """Return the claim with a note about the conflict, for a person to decide."""
@@ -241,7 +249,7 @@ def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> 
         elif our == was:
             claim = Claim(theirs, their)
         else:
-            claim, remark = _resolve(_judge(Claim(ours, our), Claim(theirs, their)))
+            claim, remark = _resolve(_judge(Claim(ours, our, was), Claim(theirs, their, was)))
         claims += [claim] if claim is not None else []
         remarks += [remark] if remark is not None else []
     return claims, remarks
@@ -249,7 +257,7 @@ def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> 
 
 def _one_sided(before: Entry | None, claim: Claim) -> tuple[Claim | None, Remark | None]:
     """Decide whether a row of a single side stays. It is new, or the other side removed it."""
-    side, entry = claim
+    side, entry = claim.side, claim.entry
     if before is None:
         return claim, None
     if entry == before:
@@ -277,7 +285,7 @@ def _judge(ours: Claim, theirs: Claim) -> _Judgement:
     """
     one, other = ours.entry, theirs.entry
     same = "both name the same kernel" if one.best.config == other.best.config else ""
-    gains = [entry.best.gain_permille or 0 for entry in (one, other)]
+    gains = [claim.gain or 0 for claim in (ours, theirs)]
     if one.note and other.note:
         if same and one.note == other.note:
             return _Judgement(ours, theirs, same)
@@ -299,7 +307,7 @@ def _judge(ours: Claim, theirs: Claim) -> _Judgement:
 def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
     """Return the evidence of both sides, the strongest first, and the reason to give for the side with more."""
     yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
-    gain, other_gain = (claim.entry.best.gain_permille for claim in (ours, theirs))
+    gain, other_gain = ours.gain, theirs.gain
     if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + SAME_GAIN):
         yield gain, other_gain, "it gains more over aten"
     yield ours.entry.problems or 0, theirs.entry.problems or 0, "it has more measured problems behind it"

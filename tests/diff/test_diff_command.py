@@ -124,3 +124,34 @@ def test_what_is_no_table_is_wrong_usage(old: Path, tmp_path: Path, content: str
         other.write_text(content, encoding="utf-8")
     result = diff(old, other)
     assert (result.exit_code, message in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("m[0] > `8`", ["narrowed", "added"]),
+        ('contains(note, `"a | b"`)', ["narrowed"]),
+        ('configs[0].template == `"aten"`', ["added"]),
+        ("m[0] > `13`", []),
+    ],
+)
+def test_a_filter_leaves_rows_for_which_it_holds(old: Path, new: Path, condition: str, rows: list[str]) -> None:
+    """--filter is a JMESPath condition on a row before or after; the exit code is that of the rows shown."""
+    result = diff(old, new, "--filter", condition, "--format", "json")
+    assert [row["kind"] for row in json.loads(result.stdout)["rows"]] == rows
+    assert result.exit_code == bool(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--filter", "m < `8`"], "for --filter: m is a list, which has no order with a number"),
+        (["--filter", "op == bmm"], "for --filter: no field is called bmm"),
+        (["--filter", "]"], "for --filter: invalid token"),
+        (["--filter", "m", "--dataset", "x"], "--filter and --dataset exclude each other"),
+    ],
+)
+def test_a_wrong_filter(old: Path, new: Path, arguments: list[str], message: str) -> None:
+    """What is no condition on rows is wrong usage, in one message."""
+    result = diff(old, new, *arguments)
+    assert (result.exit_code, message in result.stderr) == (2, True)

@@ -116,6 +116,15 @@ def test_the_better_evidence_wins_on_either_side(ours: Entry, theirs: Entry, rea
         assert str(C) in remark.text
 
 
+def test_a_gain_that_the_base_has_for_another_config_is_not_believed() -> None:
+    """A row whose config was changed by hand keeps the old config's gain, which is no evidence, nor the best."""
+    base, edited, measured = row(A, gain=1500), row(B, gain=1500), row(C, gain=1100)
+    merged = merge(table(base), table(edited), table(measured))
+    assert conflict(merged).configs == (B,)
+    best = merge(table(base), table(edited), table(measured), "best")
+    assert (best.table.entries, best.conflicts) == ((measured,), ())
+
+
 def test_newer_software_decides_last() -> None:
     """Version 2.13 is newer than 2.9, and than 2.11."""
     for older in ("2.9.1", "2.11.0+cu130"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.dataset import read_dataset
 from diode_lut.errors import install_command
 from diode_lut.hardware import Hardware
 from tests.commands import call
@@ -61,6 +63,20 @@ def test_invalid_rows_are_counted(tmp_path: Path, table: Path) -> None:
     result = report(table, "-o", tmp_path / "r.html")
     assert result.exit_code == 0
     assert '"invalid":1' in (tmp_path / "r.html").read_text()
+
+
+def test_datasets_that_are_not_given_are_counted(tmp_path: Path, table: Path, dataset: Path) -> None:
+    """Beside some of the datasets of the provenance, the page and the command say how many are missing."""
+    document = json.loads(table.read_text())
+    given = f"sha256:{read_dataset(dataset).digest}"
+    for others in (["sha256:" + "1" * 64], []):
+        document["provenance"] = {"datasets": [given, *others]}
+        table.write_text(json.dumps(document))
+        result = report(table, dataset, "-o", tmp_path / "r.html")
+        assert f'"missing":{len(others)}' in (tmp_path / "r.html").read_text()
+        said = "note: 1 of the 2 datasets that the table was built from are not given: sha256:111111111111 "
+        assert (result.exit_code, said in result.stderr) == (0, bool(others))
+    assert "are not given" not in report(table, "-o", tmp_path / "r.html").stderr
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:

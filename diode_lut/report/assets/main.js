@@ -81,6 +81,7 @@ function fillHead() {
   const { torch, triton, measured_on: date } = data.provenance;
   const parts = [data.hardware, torch && `PyTorch ${torch}`, triton && `Triton ${triton}`, date && `measured on ${date}`];
   parts.push(data.datasets.length && `compared with ${data.datasets.join(", ")}`);
+  parts.push(data.missing && `without ${plural(data.missing, "dataset")} that the table was built from`);
   document.getElementById("about").textContent = parts.filter(Boolean).join(" · ");
   const invalid = document.getElementById("invalid");
   invalid.hidden = !data.invalid;

@@ -1,0 +1,70 @@
+"""A server in the equivalent of the container of examples/Dockerfile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+CACHE = "/cache"
+
+CONTAINED = """
+set -e
+mount -o remount,bind,ro /
+mount --bind "$2" "$2"
+mount -o remount,bind,ro "$2"
+mount -t tmpfs -o mode=1777 tmpfs "$1"
+cd "$2"
+shift 2
+unshare --user --map-user=65534 --map-group=65534 env --ignore-environment "$@"
+"""
+"""Run a command in a directory that cannot be written, beside an empty one that can, with no variables but its own."""
+
+
+PROGRAM = """
+import atexit, os, runpy, sys
+assert os.getuid() == 65534 and "HOME" not in os.environ and not os.access(".", os.W_OK)
+receipt = os.environ.get("DIODE_LUT_RECEIPT")
+if receipt:  # the directory is gone afterwards; functions that are registered first are called last
+    atexit.register(lambda: print(open(receipt).read()))
+runpy.run_path(sys.argv[1], run_name="__main__")
+print("imported" if "diode_lut" in sys.modules else "not imported")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("receipt", [True, False])
+def test_the_dockerfile_serves_with_and_without_a_receipt(receipt: bool, tmp_path: Path) -> None:
+    """With its variables, a user without a home runs the example where only the cache can be written."""
+    inner = "mount -o remount,bind,ro / && unshare --user --map-user=65534 --map-group=65534 true"
+    if not shutil.which("unshare") or subprocess.run(["unshare", "--mount", "sh", "-c", inner], check=False).returncode:
+        pytest.skip("no process here can have file systems and users of its own")
+    cache, directory = tmp_path / "cache", tmp_path / "app"
+    cache.mkdir()
+    directory.mkdir()
+    lines = (ROOT / "examples" / "Dockerfile").read_text().splitlines()
+    variables = [line.removeprefix("ENV ").replace(CACHE, str(cache)) for line in lines if line.startswith("ENV ")]
+    variables += [f"PATH={os.environ['PATH']}", f"PYTHONPATH={ROOT}"]
+    if receipt:
+        variables.append(f"DIODE_LUT_RECEIPT={cache}/receipt.json")
+    command = [sys.executable, "-c", PROGRAM, str(ROOT / "examples" / "recommender.py")]
+    result = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", CONTAINED, "sh", str(cache), str(directory), *variables, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "Warning" not in result.stderr
+    times, _, after = result.stdout.partition("imported\n")
+    assert times.startswith("step time: ")
+    if receipt:
+        assert json.loads(after)["devices"]
+    else:
+        assert after == ""
