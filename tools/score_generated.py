@@ -178,7 +178,10 @@ def configs_of(record: Record) -> list[Config]:
 
 
 def partners(data: Data) -> dict[int, int]:
-    """By kernel, the kernel that does the same in the other form, with which Inductor would not compile it."""
+    """By kernel with a single reduction, the kernel that does the same in the other form.
+
+    With several, a loop reads everything several times. There the hook keeps the form.
+    """
     found = {}
     kernels = {(record["program"], record["variant"]): record["kernels"] for record in data.programs}
     for program in (name for name, variant in kernels if variant == "flipped"):
@@ -186,7 +189,7 @@ def partners(data: Data) -> dict[int, int]:
             {computed(data.measured[kernel]): data.index[kernel] for kernel in each if kernel in data.index}
             for each in (kernels[program, ""], kernels[program, "flipped"])
         )
-        alike = ((usual[of], other[of]) for of in usual.keys() & other.keys())
+        alike = ((usual[of], other[of]) for of in usual.keys() & other.keys() if of[-1] == 1)
         found |= {one: two for one, two in alike if data.kernels[one]["kind"] != data.kernels[two]["kind"]}
     return found
 

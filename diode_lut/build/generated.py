@@ -22,7 +22,7 @@ Losses = npt.NDArray[np.float64]
 LEAST_PROBLEMS = 4
 """Minimum number of problems of a part."""
 
-LEAST_SAVING = 0.2
+LEAST_SAVING = 0.1
 """Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise."""
 
 WORST_LOSS = 1.0
@@ -38,14 +38,14 @@ LEAST_BOTH = 3
 """Minimum number of problems with both forms, to compare them."""
 
 
-class Part(NamedTuple):
+class _Area(NamedTuple):
     """Problems of a variant, by number, and the ranges of sizes that are theirs."""
 
     numbers: npt.NDArray[np.intp]
     ranges: Mapping[str, Range]
 
 
-class _Measured(NamedTuple):
+class _Kernels(NamedTuple):
     """The problems of an op and a variant, by number, and the losses of configs."""
 
     sizes: Mapping[str, npt.NDArray[np.int64]]
@@ -100,9 +100,9 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
                 gains[number, place] = np.log(of_problem.get(DEFAULT, np.nan) / of_problem[config])
     first = problems[0]
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in OP_SIZES[first.op]}
-    measured = _Measured(sizes, configs, losses)
+    measured = _Kernels(sizes, configs, losses)
     rows = []
-    everything = Part(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))
+    everything = _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))
     for part in _divided(measured, everything):
         chosen = list(_chosen(measured, part.numbers))
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
@@ -112,7 +112,7 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
     return rows
 
 
-def _divided(measured: _Measured, part: Part) -> Iterator[Part]:
+def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:
     """Yield the part, or the parts of its best division into two, which are divided again."""
     whole = measured.loss(part.numbers)
     best: tuple[float, str, int] = (whole - LEAST_SAVING, "", 0)
@@ -129,11 +129,11 @@ def _divided(measured: _Measured, part: Part) -> Iterator[Part]:
         return
     below = measured.sizes[name][part.numbers] <= border
     low, high = part.ranges[name]
-    yield from _divided(measured, Part(part.numbers[below], {**part.ranges, name: (low, border)}))
-    yield from _divided(measured, Part(part.numbers[~below], {**part.ranges, name: (border + 1, high)}))
+    yield from _divided(measured, _Area(part.numbers[below], {**part.ranges, name: (low, border)}))
+    yield from _divided(measured, _Area(part.numbers[~below], {**part.ranges, name: (border + 1, high)}))
 
 
-def _chosen(measured: _Measured, numbers: npt.NDArray[np.intp]) -> Iterator[int]:
+def _chosen(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> Iterator[int]:
     """Yield the configs of a part's row, by number: the best, the best of the other form, and one with smaller blocks.
 
     The other form goes first if it is faster on the problems with both. The last config can run where the others

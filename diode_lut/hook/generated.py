@@ -141,8 +141,11 @@ def _fixed(
         allowed = not keeps_r or inductor_config.triton.persistent_reductions
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        if values.get("R0_BLOCK", 1) > r:
-            raise CannotRun(f"block_r: {values['R0_BLOCK']} is more than there is along r, {problem.r}")
+        if "R0_BLOCK" in values:
+            values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
+        reductions = len(features.reduction_nodes()) if features.is_reduction() else 0
+        if reductions > 1 and keeps_r != V.choices.should_use_persistent_reduction(features, False):
+            raise CannotRun(f"it is timed for kernels with one reduction, and this has {reductions}")
         if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
             raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
         elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))

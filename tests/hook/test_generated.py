@@ -38,6 +38,7 @@ TRANSPOSE: Program = (lambda x, y: x.transpose(1, 2) + y, [Input((64, 128, 384))
 SOFTMAX: Program = (lambda x: torch.softmax(x.float(), -1), [Input((8192, 128))])
 NORM: Program = (lambda x: layer_norm(x, (768,)), [Input((8192, 768))])
 LONG: Program = (lambda x: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True)), [Input((2048, 4096))])
+SHORT: Program = (LONG[0], [Input((8192, 128))])
 COLUMNS: Program = (lambda x: x.float().sum(0), [Input((128, 8192))])
 
 
@@ -90,7 +91,7 @@ def use_all(rows: Rows, reduction: dict[str, Any] = LOOPED) -> None:
         pytest.param(TRANSPOSE, LOOPED, "tiled", id="tiles"),
         pytest.param(LONG, LOOPED, "looped", id="looped"),
         pytest.param(NORM, PERSISTENT, "persistent", id="persistent"),
-        pytest.param(SOFTMAX, LOOPED, "looped", id="looped instead of persistent"),
+        pytest.param(SHORT, LOOPED, "looped", id="looped instead of persistent"),
         pytest.param(LONG, PERSISTENT, "persistent", id="persistent instead of looped"),
         pytest.param(COLUMNS, PERSISTENT, "persistent", id="columns"),
     ],
@@ -253,7 +254,7 @@ def test_rocm_is_left_to_inductor(rows: Rows, monkeypatch: pytest.MonkeyPatch) -
 CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
     "no tiles": (GELU, TILED, "has no y"),
     "tiles": (TRANSPOSE, FLAT, "has a y"),
-    "r": (SOFTMAX, {**LOOPED, "block_r": 256}, "is more than there is along r, 128"),
+    "form": (SOFTMAX, LOOPED, "it is timed for kernels with one reduction"),
     "registers": (NORM, {**PERSISTENT, "block_x": 32}, "elements in a block"),
     "long r": ((LONG[0], [Input((1024, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
     "float8": (
@@ -275,7 +276,8 @@ def test_config_that_cannot_run_gives_way(case: str, rows: Rows, caplog: pytest.
     """The next config of the row is taken, with a warning; without another, Inductor decides."""
     program, bad, reason = CANNOT[case]
     op = "pointwise" if bad["template"] == "pointwise" else "reduction"
-    good = {**LOOPED, "num_warps": 4} if op == "reduction" else {**(TILED if case == "tiles" else FLAT), "num_warps": 4}
+    kept = PERSISTENT if case in ("form", "registers") else {**LOOPED, "num_warps": 4}
+    good = kept if op == "reduction" else {**(TILED if case == "tiles" else FLAT), "num_warps": 4}
     rows({"op": op, "configs": [bad, good], "note": case})
     (found,) = kernels(program)
     assert isinstance(found, dict)
