@@ -2,6 +2,7 @@
 
 Such kernels seldom repeat, so a row is no bucket of measured problems. The problems of a variant are divided at powers
 of two, where it pays most, until no division pays. The ranges of the parts reach to all sizes, so nothing is missed.
+Single problems on which another config is clearly faster have rows of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Losses = npt.NDArray[np.float64]
 LEAST_PROBLEMS = 4
 """Minimum number of problems of a part."""
 
-LEAST_SAVING = 0.1
+LEAST_SAVING = 0.05
 """Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise."""
 
 WORST_LOSS = 1.0
@@ -33,6 +34,9 @@ LEAST_SHARE = 0.6
 
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
+
+CLEARLY_FASTER = 0.03
+"""Minimum mean loss that a row for a single problem saves."""
 
 LEAST_BOTH = 3
 """Minimum number of problems with both forms, to compare them."""
@@ -101,15 +105,42 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
     first = problems[0]
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in OP_SIZES[first.op]}
     measured = _Kernels(sizes, configs, losses)
-    rows = []
+    rows: list[Entry] = []
     everything = _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))
     for part in _divided(measured, everything):
         chosen = list(_chosen(measured, part.numbers))
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
         ranges: dict[str, Any] = {name: each for name, each in part.ranges.items() if each != (1, MAX_SIZE)}
         blank = Entry(first.op, *[None] * 7, candidates, problems=len(part.numbers), variant=first.variant)
+        rows += _exact(problems, measured, gains, part.numbers, chosen[0])
         rows.append(blank._replace(**ranges))
     return rows
+
+
+def _exact(
+    problems: Sequence[Problem], measured: _Kernels, gains: Losses, numbers: npt.NDArray[np.intp], chosen: int
+) -> Iterator[Entry]:
+    """Yield rows for single problems of a part on which another config is clearly faster than the part's config."""
+    by_problem: dict[Problem, list[int]] = {}
+    for number in numbers.tolist():
+        by_problem.setdefault(problems[number], []).append(number)
+    for problem, own in by_problem.items():
+        losses = measured.losses[own]
+        known = ~np.isnan(losses)
+        means = np.where(
+            known.any(axis=0), np.where(known, losses, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1), np.inf
+        )
+        best = int(means.argmin())
+        if np.isnan(measured.losses[own, chosen]).all() or means[chosen] - means[best] > CLEARLY_FASTER:
+            sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes}
+            by_template: dict[str, int] = {}  # the best of each: a kernel with several reductions keeps its form
+            for place in np.argsort(means, kind="stable")[: int(np.isfinite(means).sum())].tolist():
+                by_template.setdefault(measured.configs[place].template, place)
+            candidates = [
+                Candidate(measured.configs[place], _gain(gains[own, place])) for place in by_template.values()
+            ]
+            row = Entry(problem.op, *[None] * 7, tuple(candidates), problems=len(own), variant=problem.variant)
+            yield row._replace(**sizes)
 
 
 def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:

@@ -141,6 +141,8 @@ def _fixed(
         allowed = not keeps_r or inductor_config.triton.persistent_reductions
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
+        if keeps_r:  # with one row, Inductor leaves x out of the code, which breaks compiles before torch 2.14
+            values["XBLOCK"] = max(values["XBLOCK"], 2)
         if "R0_BLOCK" in values:
             values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
         reductions = len(features.reduction_nodes()) if features.is_reduction() else 0

@@ -30,7 +30,7 @@ AS_CODE = {
     "flat": {"XBLOCK": 512, "num_warps": 2, "num_stages": 1},
     "tiled": {"XBLOCK": 32, "YBLOCK": 64, "num_warps": 8, "num_stages": 1},
     "looped": {"XBLOCK": 2, "R0_BLOCK": 64, "num_warps": 2, "num_stages": 1},
-    "persistent": {"XBLOCK": 1, "num_warps": 4, "num_stages": 1},
+    "persistent": {"XBLOCK": 2, "num_warps": 4, "num_stages": 1},
 }
 Program = tuple[Callable[..., Any], list[Input]]
 GELU: Program = (gelu, [Input((8192, 1536))])
