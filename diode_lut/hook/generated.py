@@ -69,10 +69,22 @@ def fixed_arguments(
     now.record_generated(decision, config)
     if config == DEFAULT:
         return {}
-    more: dict[str, Any] = {"fixed_config": FixedTritonConfig(values)}
+    more: dict[str, Any] = {"fixed_config": _WithX(values)}
     if config.template in KEEPS_R:
         more["override_persistent_reduction"] = KEEPS_R[config.template]
     return more
+
+
+class _WithX(FixedTritonConfig):
+    """A fixed config that tells Inductor of two rows where there is one.
+
+    With one, Inductor leaves x out of the code of a persistent reduction, which is not the code that was timed, and
+    breaks compiles before torch 2.14. Masks that two rows do not need, one row does not need either.
+    """
+
+    def __getitem__(self, item: str) -> int:
+        value: int = super().__getitem__(item)  # type: ignore[no-untyped-call]
+        return 2 if item == "XBLOCK" and value == 1 else value
 
 
 def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any]) -> Problem:
@@ -141,8 +153,6 @@ def _fixed(
         allowed = not keeps_r or inductor_config.triton.persistent_reductions
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        if keeps_r:  # with one row, Inductor leaves x out of the code, which breaks compiles before torch 2.14
-            values["XBLOCK"] = max(values["XBLOCK"], 2)
         if "R0_BLOCK" in values:
             values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
         reductions = len(features.reduction_nodes()) if features.is_reduction() else 0

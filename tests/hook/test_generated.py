@@ -30,7 +30,7 @@ AS_CODE = {
     "flat": {"XBLOCK": 512, "num_warps": 2, "num_stages": 1},
     "tiled": {"XBLOCK": 32, "YBLOCK": 64, "num_warps": 8, "num_stages": 1},
     "looped": {"XBLOCK": 2, "R0_BLOCK": 64, "num_warps": 2, "num_stages": 1},
-    "persistent": {"XBLOCK": 2, "num_warps": 4, "num_stages": 1},
+    "persistent": {"XBLOCK": 1, "num_warps": 4, "num_stages": 1},
 }
 Program = tuple[Callable[..., Any], list[Input]]
 GELU: Program = (gelu, [Input((8192, 1536))])
@@ -351,3 +351,17 @@ def test_failure_is_a_warning(rows: Rows, monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setattr("diode_lut.hook.generated.hint", fail)
     assert kernels(GELU) == ["pointwise"]
     assert "a generated kernel is left to Inductor: ValueError: a test" in caplog.text
+
+
+@pytest.mark.usefixtures("h200")
+def test_one_row_of_a_persistent_reduction_keeps_x(rows: Rows) -> None:
+    """A kernel that computes with its indices compiles with one row, for which Inductor would leave x out."""
+    rows({"op": "reduction", "configs": [PERSISTENT]})
+
+    def causal(x: torch.Tensor) -> torch.Tensor:
+        index = torch.arange(x.shape[-1], device=x.device)
+        return torch.softmax(torch.where(index[None, :] <= index[:, None], x.float(), -1e9), -1)
+
+    (source,) = lower(causal, Input((128, 128))).triton_kernels
+    assert config_in(source) == AS_CODE["persistent"]
+    assert "xindex = xoffset + tl.arange(0, XBLOCK)[:, None]" in source
