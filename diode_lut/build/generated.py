@@ -111,10 +111,16 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
         chosen = list(_chosen(measured, part.numbers))
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
         ranges: dict[str, Any] = {name: each for name, each in part.ranges.items() if each != (1, MAX_SIZE)}
-        blank = Entry(first.op, *[None] * 7, candidates, problems=len(part.numbers), variant=first.variant)
+        blank = _row(first, candidates, len(part.numbers))
         rows += _exact(problems, measured, gains, part.numbers, chosen[0])
         rows.append(blank._replace(**ranges))
     return rows
+
+
+def _row(problem: Problem, candidates: tuple[Candidate, ...], problems: int) -> Entry:
+    """Return a row for all sizes of a problem's kind."""
+    nothing = dict.fromkeys(("dtype", "layout", "align", "b", "m", "n", "k"))
+    return Entry(problem.op, **nothing, candidates=candidates, problems=problems, variant=problem.variant)
 
 
 def _exact(
@@ -139,7 +145,7 @@ def _exact(
             candidates = [
                 Candidate(measured.configs[place], _gain(gains[own, place])) for place in by_template.values()
             ]
-            row = Entry(problem.op, *[None] * 7, tuple(candidates), problems=len(own), variant=problem.variant)
+            row = _row(problem, tuple(candidates), len(own))
             yield row._replace(**sizes)
 
 
