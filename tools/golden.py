@@ -27,7 +27,7 @@ from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.dynamic import Axis
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.measure.problems import random_problems
-from diode_lut.problem import DOMAINS, GEMMS, MAX_SIZE, OP_SIZES, RANKED, Problem
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MAX_SIZE, OP_SIZES, RANKED, Problem
 from diode_lut.settings import Settings
 from diode_lut.snapshot import sources_for
 from diode_lut.table import Entry, read_table
@@ -98,12 +98,13 @@ def answered(hardware: str, questions: Sequence[tuple[str, Ask]]) -> Iterator[tu
 
 def all_questions() -> Iterator[tuple[str, list[tuple[str, Ask]]]]:
     """The questions in groups, each with the group's name."""
-    measured = list(dict.fromkeys(record.problem for path in _datasets() for record in read_dataset(path)))
+    every = (record.problem for path in _datasets() for record in read_dataset(path))
+    measured = list(dict.fromkeys(problem for problem in every if problem.op not in GENERATED))
     for padding in (True, False):
         yield f"measured, padding {padding}", [_one(problem, padding) for problem in measured]
     for name in HARDWARE:
         entries = read_table(TABLES / f"{name}.json").entries
-        corners = list(dict.fromkeys(problem for entry in entries for problem in _corners(entry)))
+        corners = list(dict.fromkeys(problem for entry in entries if entry.op not in GENERATED for problem in _corners(entry)))
         yield f"corners of {name}", [_one(problem, padding=True) for problem in corners]
     yield "drawn", [_one(problem, padding=True) for problem in _drawn(DRAWN)]
     choose = random.Random(3)

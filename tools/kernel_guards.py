@@ -226,7 +226,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Without("allowed"),
             GENERATED + "test_persistent_reductions_are_off",
         ),
-        "generated-long-block": ("_fixed", Without("r"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-form": ("_fixed", Without("reductions"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-tiles": ("_fixed", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),

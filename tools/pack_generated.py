@@ -27,10 +27,10 @@ def main() -> None:
     parser.add_argument("--date", required=True, help="when the kernels were measured: YYYY-MM-DD")
     options = parser.parse_args()
     about = json.loads(zstandard.decompress(options.data.read_bytes()).split(b"\n", 1)[0])
-    torch, _, cuda = about["torch"].partition("+cu")
+    *_, cuda = about["torch"].partition("+cu")
     header = Header(
         read_hardware(options.hardware),
-        torch=torch,
+        torch=about["torch"],
         triton=about["triton"],
         cuda=f"{cuda[:-1]}.{cuda[-1]}",
         benchmarker="tools/bench_generated.py, cold L2 cache",

@@ -182,7 +182,7 @@ def partners(data: Data) -> dict[int, int]:
 
     With several, a loop reads everything several times. There the hook keeps the form.
     """
-    found = {}
+    found: dict[int, int] = {}
     kernels = {(record["program"], record["variant"]): record["kernels"] for record in data.programs}
     for program in (name for name, variant in kernels if variant == "flipped"):
         usual, other = (
@@ -206,7 +206,8 @@ def timings(data: Data) -> dict[int, tuple[Problem, dict[Config, float]]]:
     Kernels that Inductor would compile in another form are left out.
     """
     usual = {kernel for record in data.programs if record["variant"] != "flipped" for kernel in record["kernels"]}
-    other, found = partners(data), {}
+    other = partners(data)
+    found: dict[int, tuple[Problem, dict[Config, float]]] = {}
     for number, record in enumerate(data.kernels):
         problem = problem_of(record)
         if problem is not None and record["kernel"] in usual:
@@ -227,7 +228,7 @@ def rows(data: Data, otherwise: Picks) -> Picks:
             if not data.held[fold, number]:
                 kinds[problem.kind].append((problem, times))
         index = Index(row for each in kinds.values() for row in kernel_rows(*zip(*each, strict=True)))
-        for number in np.flatnonzero(data.held[fold]):
+        for number in np.flatnonzero(data.held[fold]).tolist():
             asked = problem_of(data.kernels[number])
             row = index.find(asked) if asked is not None else None
             names = configs_of(data.kernels[number]) if row is not None else []
