@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from diode_lut.cli.programs import _apply
 from diode_lut.errors import as_json as printable_json
 from diode_lut.hardware import Hardware
 from diode_lut.probe import CALL, FIRST_CALL
@@ -20,9 +21,11 @@ from diode_lut.programs.compare import (
     WITH,
     WITHOUT,
     Comparison,
-    GemmChange,
+    ComparisonPlan,
+    Loser,
     as_json,
-    change_of,
+    expected,
+    not_answered,
     printed_steps,
     spread_text,
     summary,
@@ -30,7 +33,9 @@ from diode_lut.programs.compare import (
 from diode_lut.programs.launch import without_leaks
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime, read_traces, unpadded
-from diode_lut.receipts.receipt import Device, Hit, Receipt, SourceRecord, Versions
+from diode_lut.programs.verdict import GemmChange, change_of, error_of, is_all_told, judge, student
+from diode_lut.receipts.receipt import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
+from diode_lut.table import read_table
 from tests.commands import run
 from tests.forks import ROOT
 
@@ -153,12 +158,12 @@ def test_printed_times_of_steps_are_read(printed: str, seconds: list[float]) -> 
 def test_noise_is_no_difference() -> None:
     """A change counts if the confidence interval of the paired ratios has nothing of the other direction."""
     clear = change_of([2.0, 2.1, 1.9, 2.0, 2.0], [1.0, 1.0, 1.0, 1.05, 0.95])
-    assert (clear.is_clear, clear.verdict) == (True, "50.0% less time")
+    assert (clear.is_clear, clear.verdict) == (True, "faster, 2.00x")
     assert clear.low < clear.gain < clear.high
     noise = change_of([1.0, 1.2, 0.9], [1.1, 0.9, 1.0])
     assert (noise.is_clear, noise.verdict) == (False, "no difference beyond noise")
-    assert change_of([1.0, 1.0], [1.5, 1.5]).verdict == "50.0% more time"
-    assert change_of([1.0, 1.0], [1.5, 7.0]).interval.startswith("over 10 times the time to ")
+    assert change_of([1.0, 1.0], [1.5, 1.5]).verdict == "slower, 0.67x"
+    assert change_of([1.0, 1.0], [1.5, 7.0]).interval == "under 0.01x to over 100x"
     assert spread_text([0.0015, 0.001, 0.002]) == "1.5 ms (1 to 2)"
 
 
@@ -268,10 +273,10 @@ def comparison() -> Comparison:
     """One GEMM of each kind: faster, slower, with the same kernel, and in one run only."""
     fast, slow = times(1000.0, 1100.0, 1000.0), times(2000.0, 2000.0, 1900.0)
     gemms = [
-        GemmChange("8x8x8 float16", slow, fast),
+        GemmChange("8x8x8 float16", slow, fast, is_clear=True),
         GemmChange("9x9x9 float16", slow, slow),
         GemmChange("5x5x5 float16", [], slow),
-        GemmChange("7x7x7 float16", fast, slow),
+        GemmChange("7x7x7 float16", fast, slow, is_clear=True),
     ]
     hit = Hit(Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn"), "user", "x", "", ("aten",))
     device = Device()
@@ -320,20 +325,111 @@ def test_a_padded_gemm_is_the_gemm_without_padding(runs: list[str], shown: dict[
 
 
 @pytest.mark.parametrize(
+    ("error", "freedom", "t"),
+    [(0.05, 1, 12.706), (0.05, 2, 4.303), (0.001, 4, 8.610), (0.05, 9, 2.262), (0.01, 60, 2.660)],
+)
+def test_student_s_t_is_that_of_the_tables(error: float, freedom: int, t: float) -> None:
+    """For odd and even degrees of freedom, far out, too."""
+    assert student(error, freedom) == pytest.approx(t, abs=5e-4)
+
+
+def test_looks_share_the_chance_of_an_error() -> None:
+    """However many looks there are, they err less often together than one look alone may."""
+    assert error_of(0, 0.01) == 0.01
+    assert sum(error_of(look, 0.01) for look in range(1, 50)) <= 0.01
+
+
+@pytest.mark.parametrize(
     ("without", "tuned", "is_clear"),
     [
-        (times(3, 4), times(1, 2), True),
-        (times(1, 2), times(3, 4), True),
-        (times(2, 4), times(1, 3), False),
-        (times(3, 4, kernel="aten::mm"), times(1, 2, kernel="aten::mm"), False),
-        (times(3, 4, kernel="triton_tem_fused_mm_0"), times(1, 2, kernel="triton_tem_fused_mm_0"), True),
-        (times(4), times(1), False),
-        ([], times(1, 2), False),
+        (times(6, 7, 8, 9, 10), times(1, 2, 3, 4, 5), True),
+        (times(1, 2, 3, 4, 5), times(6, 7, 8, 9, 10), True),
+        (times(2, 4, 6, 8, 10), times(1, 3, 5, 7, 9), False),
+        (times(7, 7, 8, 9, 10), times(1, 2, 3, 4, 7), False),
+        (times(*range(12, 22)), times(*range(1, 11), kernel="b"), True),
+        (times(*range(11, 21)), times(*range(2, 12)), True),
+        (times(6, 7, 8, 9, 10, kernel="aten::mm"), times(1, 2, 3, 4, 5, kernel="aten::mm"), False),
+        (times(6, 7, 8, 9, 10, kernel="triton_tem_mm_0"), times(1, 2, 3, 4, 5, kernel="triton_tem_mm_0"), True),
+        (times(6, 7, 8, 9), times(1, 2, 3, 4, 5), False),
+        ([], times(1, 2, 3, 4, 5), False),
     ],
 )
-def test_a_gemm_changed_if_all_runs_agree(without: list[GemmTime], tuned: list[GemmTime], is_clear: bool) -> None:
-    """Times of runs that overlap, or of the same kernel, are noise; Triton's kernels differ by more than the name."""
-    assert GemmChange("x", without, tuned).is_clear == is_clear
+def test_a_gemm_changed_if_a_rank_sum_test_says_so(
+    without: list[GemmTime], tuned: list[GemmTime], is_clear: bool
+) -> None:
+    """Of five runs or more; the same kernel is noise, and Triton's kernels differ by more than the name."""
+    (judged,) = judge([GemmChange("x", without, tuned)], 0.01)
+    assert judged.is_clear == is_clear
+
+
+def test_many_gemms_need_more_runs() -> None:
+    """One of many GEMMs is often apart by chance, so the verdict on it waits, and the comparison goes on."""
+
+    def changes(runs: int, number: int) -> list[GemmChange]:
+        same = GemmChange("same", times(*range(0, 2 * runs, 2)), times(*range(1, 2 * runs, 2)))
+        return judge([GemmChange("x", times(*range(90, 90 + runs)), times(*range(1, 1 + runs))), *[same] * number])
+
+    assert [change.is_clear for change in changes(5, 3)] == [True, False, False, False]
+    assert not any(change.is_clear for change in changes(5, 9))
+    assert not is_all_told([], changes(5, 9)), "the GEMM that is apart may be told with more runs"
+    assert changes(7, 9)[0].is_clear
+    assert is_all_told([], changes(7, 9)), "GEMMs whose runs overlap are not waited for"
+    assert is_all_told([change_of([1.0, 1.001, 1.0], [1.0, 1.0, 1.001])], [])
+    assert not is_all_told([change_of([1.0, 1.5], [1.5, 1.0])], [])
+
+
+def test_a_gemm_has_a_ratio_with_an_interval() -> None:
+    """It is the median ratio; few runs have the extremes, and more runs an interval that one outlier leaves."""
+    assert GemmChange("x", times(2, 4), times(2, 2)).ratios == (1.5, 1.0, 2.0)
+    assert GemmChange("x", times(*[2] * 9, 99), times(*[1] * 10)).ratios == (2.0, 2.0, 2.0)
+    assert GemmChange("x", [], times(1)).ratios is None
+
+
+@pytest.mark.parametrize(
+    ("run_s", "pairs", "budget_s", "text"),
+    [
+        (3.0, None, 600.0, "a run takes 3 s: it will take 60 s to 10 minutes (--budget), until it can tell"),
+        (60.0, None, 600.0, "a run takes 60 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
+        (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 56 s"),
+    ],
+)
+def test_the_first_line_says_how_long_it_takes(run_s: float, pairs: int | None, budget_s: float, text: str) -> None:
+    """From the time of the first run; each pair of runs is traced, too."""
+    assert expected(run_s, ComparisonPlan([], {}, pairs, budget_s, None)) == text
+
+
+def test_questions_without_an_answer_have_a_reason_and_a_remedy() -> None:
+    """The misses, with the command that measures them, and the GEMMs that Inductor has no choice for."""
+    problem = Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn")
+    device = Device(misses=Counter({Miss(problem): 1}), left_out={"user: left out: own.json: no": None})
+    device.no_choice[NoChoice(problem, "no template")] = 1
+    receipt = Receipt(devices={Hardware("NVIDIA H200", "sm_90", 132): device})
+    missed, unasked = not_answered(comparison()._replace(receipt=receipt, command=["python", "x.py"]))
+    why = "no row and no model has them; left out: own.json: no"
+    assert missed == f"not answered: {problem} ({why}); to measure them: diode-lut tune -- python x.py"
+    assert unasked == f"not asked: Inductor has no choice of kernels for {problem} (no template)"
+    assert list(not_answered(comparison())) == []
+
+
+def test_rows_that_lose_are_set_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--apply`` does what the shown command does, with a note in the row."""
+    row = {"op": "bmm", "configs": [{"template": "decompose_k", "k_split": 2}]}
+    hardware = Hardware("NVIDIA H200", "sm_90", 132)._asdict()
+    (tmp_path / "-.json").write_text(json.dumps({"schema_version": 2, "hardware": hardware, "entries": [row]}))
+    words: list[str | Path] = [
+        "diode-lut",
+        "set",
+        tmp_path / "-.json",
+        "bmm",
+        "--config",
+        "aten",
+        "--note",
+        "slower in a program",
+    ]
+    _apply([Loser(Problem.of("bmm", 8, 64, 32, b=2, dtype="float16", layout="nt"), words)])
+    (entry,) = read_table(tmp_path / "-.json").entries
+    assert (str(entry.best.config), entry.note) == ("aten", "slower in a program")
+    assert capsys.readouterr().err.endswith("diode-lut: set 1 of your rows\n")
 
 
 HOSTILE = (
@@ -385,7 +481,11 @@ def named(text: str) -> Comparison:
     versions = {Versions(text, text, text, text): None}
     receipt = Receipt(devices={Hardware(text, text, 1, (text,)): device}, versions=versions)
     fast, slow = times(1000.0, 1100.0, kernel=f"{text}1"), times(2000.0, 2100.0, kernel=f"{text}2")
-    gemms = [GemmChange(text, slow, fast), GemmChange(f"{text}2", fast, slow), GemmChange(f"{text}3", [], slow)]
+    gemms = [
+        GemmChange(text, slow, fast, True),
+        GemmChange(f"{text}2", fast, slow, True),
+        GemmChange(f"{text}3", [], slow),
+    ]
     changes = {"wall": change_of([2.0, 2.0], [1.0, 1.0])}
     return Comparison([text, text], {f"DIODE_LUT_{text}": text}, receipt, changes, True, gemms)
 
@@ -399,7 +499,15 @@ def test_the_page_says_it_all() -> None:
     assert "python '</code><script>x.py'" in tags.text
     gained, lost = tags.text.index("GEMMs that gained most"), tags.text.index("GEMMs that lost most")
     assert gained < tags.text.index("8x8x8 float16") < lost < tags.text.index("7x7x7 float16")
-    for text in ("50.0% less time", "-50%", "+100%", "kernel<1000>", "DIODE_LUT_PAD=0", "1 more GEMM w", "GPU time"):
+    for text in (
+        "faster, 2.00x",
+        "1.90x (1.73x to 2.00x)",
+        "0.53x (0.50x to 0.58x)",
+        "kernel<1000>",
+        "DIODE_LUT_PAD=0",
+        "1 more GEMM w",
+        "GPU time",
+    ):
         assert text in tags.text
     assert "9x9x9" not in tags.text
 
@@ -408,4 +516,7 @@ def test_figures_and_lines_say_the_same() -> None:
     """The JSON has all GEMMs, the lines count them."""
     figures = json.loads(json.dumps(as_json(comparison())))
     assert [gemm["saved_ns"] for gemm in figures["gemms"]] == [9000.0, 0.0, 0.0, -9000.0]
-    assert summary(comparison())[-1] == "GEMMs: 1 faster, 1 slower, 2 without a difference beyond noise"
+    assert summary(comparison())[-2:] == [
+        "GEMMs: 1 faster, 1 slower, 2 without a difference beyond noise",
+        "no verdict on GEMMs without 5 traced runs of each kind",
+    ]

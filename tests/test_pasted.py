@@ -25,10 +25,11 @@ from diode_lut.decide.catalog import open_table
 from diode_lut.errors import DiodeLutError, as_command, install_command
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
-from diode_lut.programs.compare import Comparison, GemmChange, losing_rows, require_answers
+from diode_lut.programs.compare import Comparison, losers, not_answered, require_answers
 from diode_lut.programs.launch import run_program
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime
+from diode_lut.programs.verdict import GemmChange
 from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.table import read_table
 from tests.commands import call
@@ -180,6 +181,8 @@ def paste_compares(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptur
     with pytest.raises(DiodeLutError) as caught:
         require_answers(asked, command)
     assert words_of(shown(str(caught.value), "`(.*)` measures")) == ["diode-lut", "tune", "--", *command]
+    (line,) = not_answered(Comparison(command, {}, asked, {}, False, []))
+    assert words_of(shown(line, "to measure them: (.*)")) == ["diode-lut", "tune", "--", *command]
 
 
 def paste_pages(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:
@@ -209,9 +212,9 @@ def paste_losses(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureF
     times = {100.0: "aten::bmm", 188.0: "triton_tem_fused_bmm_0"}
     without, tuned = ([GemmTime(10, ns, kernel)] * 2 for ns, kernel in times.items())
 
-    def lines(*times: list[GemmTime]) -> list[str]:
-        change = GemmChange("2x8x64x32 float16", *times)
-        return list(losing_rows(Comparison([], {}, receipt, {}, True, [change])))
+    def lines(without: list[GemmTime], tuned: list[GemmTime]) -> list[str]:
+        change = GemmChange("2x8x64x32 float16", without, tuned, is_clear=True)
+        return list(map(str, losers(Comparison([], {}, receipt, {}, True, [change]))))
 
     assert lines(tuned, without) == []
     (line,) = lines(without, tuned)

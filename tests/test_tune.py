@@ -50,7 +50,8 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path, python: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
-    assert err.endswith("diode-lut: stopped: run the same command again to go on\n")
+    assert err.endswith("stopped: run the same command again to go on\n")
+    assert err.count("run the same command again") == 1
 
     done = run("tune", *command, cwd=tmp_path, **config(tmp_path))
     assert done.returncode == 3, done.stderr

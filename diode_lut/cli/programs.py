@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from diode_lut.cli.output import say
 from diode_lut.errors import SettingError, as_command, install_command
 from diode_lut.files import require_writable, write_atomically
 from diode_lut.settings import USER, autoregister, config
+
+if TYPE_CHECKING:
+    from diode_lut.programs.compare import Loser
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 """Options end where the program begins, with or without ``--``."""
@@ -139,9 +143,16 @@ def tune_command(
     "--repetitions",
     "-n",
     type=click.IntRange(min=2),
-    default=5,
-    help="Number of runs with tables, and of runs without.",
+    help="Number of runs with tables, and of runs without, instead of as many as the verdicts need.",
 )
+@click.option(
+    "--budget",
+    type=MINUTES,
+    metavar="MINUTES",
+    default=10.0,
+    help="Begin no pair of runs that would end after this time, if the verdicts need so many.",
+)
+@click.option("--apply", "applies", is_flag=True, help="Set the library's kernel in your rows whose GEMM is slower.")
 @click.option(
     "--output",
     "-o",
@@ -152,20 +163,36 @@ def tune_command(
 )
 @_STOP_AFTER
 @_COMMAND
+@click.pass_context
 def compare_command(
-    command: tuple[str, ...], tables: tuple[str, ...], repetitions: int, output: Path, stop_after: float | None
+    ctx: click.Context,
+    command: tuple[str, ...],
+    tables: tuple[str, ...],
+    repetitions: int | None,
+    budget: float,
+    applies: bool,
+    output: Path,
+    stop_after: float | None,
 ) -> int | None:
     """Run a program with and without tables, and compare the times.
 
-    It compares wall time, compile time, and the time of a step if the program calls diode_lut.step() or prints it. Up
-    to three more pairs of runs, under torch's profiler, give the time of each GEMM. All runs begin with cold caches.
-    For each time it says whether the difference is larger than the noise.
+    It compares wall time, compile time, and the time of a step if the program calls diode_lut.step() or prints it. As
+    many runs under torch's profiler give the time of each GEMM. All runs begin with cold caches. For each time it says
+    whether the difference is larger than the noise, and it goes on until it can tell. It ends with what to do.
     """
     _require_answers()
     if output.suffix == ".json":
         raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
     from diode_lut.errors import as_json as printable_json
-    from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, as_json, compare, losing_rows, summary
+    from diode_lut.programs.compare import (
+        ComparisonEnded,
+        ComparisonPlan,
+        as_json,
+        compare,
+        losers,
+        not_answered,
+        summary,
+    )
     from diode_lut.programs.page import as_page
 
     figures = output.with_suffix(".json")
@@ -173,13 +200,35 @@ def compare_command(
     for path in (output, figures):
         require_writable(path)
     try:
-        found = compare(ComparisonPlan(command, _with_tables(tables), repetitions, stop_after), _tell)
+        found = compare(ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after), _tell)
     except ComparisonEnded as ended:
         return ended.code
     write_atomically(output, as_page(found).encode())
     write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
-    _tell(*summary(found), *losing_rows(found), f"page: {output}, figures: {figures}")
+    lost = [*losers(found)]
+    _tell(*summary(found), *map(str, lost))
+    if applies:
+        _apply(lost)
+    elif lost:
+        _tell("`compare --apply` does this at its end")
+    _tell(*not_answered(found))
+    if found.spent:
+        longer = ("--repetitions", 2 * repetitions) if repetitions else ("--budget", f"{120 * budget:.0f}s")
+        own = [word for table in tables for word in ("--table", table)]
+        again = as_command("compare", *own, *longer, "--", *command)
+        _tell(f"some times are open; twice the runs may tell: {ctx.find_root().info_name} {again}")
+    _tell(f"page: {output}, figures: {figures}")
     return None
+
+
+def _apply(lost: Sequence[Loser]) -> None:
+    """Do what the commands of these GEMMs do."""
+    from diode_lut.cli.tables import set_command
+
+    for loser in lost:
+        _, _, *words = (str(word.absolute()) if isinstance(word, Path) else word for word in loser.command)
+        set_command.main(words, standalone_mode=False)
+    _tell("no row of your own is slower: none is set" if not lost else f"set {len(lost)} of your rows")
 
 
 def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:

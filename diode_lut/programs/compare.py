@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import IO, Any, NamedTuple
 
 import orjson
@@ -17,54 +17,25 @@ import orjson
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import SIZE_FIELDS, Problem
-from diode_lut.programs.account import ProgramRun, counted, nothing_asked, run_with_receipt
+from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, cold, without_leaks
 from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
+from diode_lut.programs.verdict import (
+    GEMMS_ERR,
+    LEAST_GEMM_RUNS,
+    TIMES_ERR,
+    GemmChange,
+    Speedup,
+    change_of,
+    error_of,
+    is_all_told,
+    judge,
+)
 from diode_lut.receipts.receipt import Receipt
+from diode_lut.receipts.summary import losses
 from diode_lut.settings import USER
 from diode_lut.table import Entry, read_table
 from diode_lut.templates.config import BASELINES, baseline
-
-_STUDENT = (12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27, 2.23)
-"""Student's t for 95 %, by degrees of freedom from 1 on."""
-
-
-class Speedup(NamedTuple):
-    """Times in seconds without and with tables, a pair for each repetition, and the speed-up.
-
-    ``gain`` is the geometric mean of the ratios without / with. ``low`` and ``high`` are the ends of its 95 %
-    confidence interval, for normally distributed logarithms of the ratios.
-    """
-
-    without: Sequence[float]
-    tuned: Sequence[float]
-    gain: float
-    low: float
-    high: float
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the difference is beyond noise."""
-        return self.low > 1 or self.high < 1
-
-    @property
-    def verdict(self) -> str:
-        """The verdict as text."""
-        return _percent(self.gain) if self.is_clear else "no difference beyond noise"
-
-    @property
-    def interval(self) -> str:
-        """The confidence interval, for people."""
-        return f"{_percent(self.low)} to {_percent(self.high)}"
-
-
-def change_of(without: Sequence[float], tuned: Sequence[float]) -> Speedup:
-    """The change from at least two pairs of positive times."""
-    ratios = [math.log(one / other) for one, other in zip(without, tuned, strict=True)]
-    freedom = len(ratios) - 1
-    student = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96 + 2.7 / freedom
-    middle, margin = fmean(ratios), student * stdev(ratios) / math.sqrt(len(ratios))
-    return Speedup(without, tuned, *(math.exp(middle + each) for each in (0.0, -margin, margin)))
 
 
 def spread_text(times: Sequence[float]) -> str:
@@ -75,18 +46,6 @@ def spread_text(times: Sequence[float]) -> str:
 
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-
-
-_MOST = 9
-"""A larger increase, as a fraction, is not given in percent: of two pairs, an interval may end at a million."""
-
-
-def _percent(gain: float) -> str:
-    """Return a gain as text, as a change of the time "without"."""
-    change = 1 / gain - 1
-    if change > _MOST:
-        return f"over {_MOST + 1} times the time"
-    return f"{abs(change):.1%} {'less' if change <= 0 else 'more'} time"
 
 
 WITHOUT, WITH = "without", "with"
@@ -102,51 +61,11 @@ WORDS = {
 """The names of times. Times of graphs and GEMMs come from traced runs."""
 
 
-_LEAST_RUNS = 2
-"""Fewer traced runs of each kind say nothing of noise."""
-
-_TEMPLATE = "triton_tem_"
-"""The beginning of the name of a Triton template's kernel."""
-
-
-class GemmChange(NamedTuple):
-    """The times of a GEMM in traced runs with and without tables, empty if it was in none of them."""
-
-    name: str
-    without: Sequence[GemmTime]
-    tuned: Sequence[GemmTime]
-
-    @property
-    def saved_ns(self) -> float:
-        """The time saved in a traced run, 0 without a comparison."""
-        if not self.without or not self.tuned:
-            return 0.0
-        calls = min(time.calls for time in (*self.without, *self.tuned))
-        return calls * (middle_ns(self.without) - middle_ns(self.tuned))
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the kernels differ, and every run of one kind is faster than every run of the other.
-
-        Kernels of Triton may have the same name and differ.
-        """
-        one, other = ([time.ns for time in times] for times in (self.without, self.tuned))
-        if min(len(one), len(other)) < _LEAST_RUNS:
-            return False
-        kernels = {time.kernel for time in (*self.without, *self.tuned)}
-        is_same = len(kernels) == 1 and not kernels.pop().startswith(_TEMPLATE)
-        return not is_same and (min(one) > max(other) or min(other) > max(one))
-
-
-def middle_ns(times: Sequence[GemmTime]) -> float:
-    """The median over runs."""
-    return median(time.ns for time in times)
-
-
 class Comparison(NamedTuple):
     """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
-    ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain.
+    ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain. ``spent`` is
+    whether the budget ended it before everything was told.
     """
 
     command: Sequence[str]
@@ -155,6 +74,7 @@ class Comparison(NamedTuple):
     changes: Mapping[str, Speedup]
     on_gpu: bool
     gemms: Sequence[GemmChange]
+    spent: bool = False
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -183,6 +103,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             {
                 "gemm": change.name,
                 "saved_ns": change.saved_ns,
+                "ratio": change.ratios and change.ratios[0],
+                "interval": change.ratios and change.ratios[1:],
                 "is_clear": change.is_clear,
                 WITHOUT: [time._asdict() for time in change.without],
                 WITH: [time._asdict() for time in change.tuned],
@@ -205,11 +127,25 @@ def summary(comparison: Comparison) -> list[str]:
             f"GEMMs: {gained} faster, {len(clear) - gained} slower, "
             f"{len(comparison.gemms) - len(clear)} without a difference beyond noise"
         )
+        runs = min((len(kind) for gemm in comparison.gemms for kind in (gemm.without, gemm.tuned) if kind), default=0)
+        if runs < LEAST_GEMM_RUNS:
+            lines.append(f"no verdict on GEMMs without {LEAST_GEMM_RUNS} traced runs of each kind")
     return lines
 
 
-def losing_rows(comparison: Comparison) -> Iterator[str]:
-    """Yield a command for each row of the user's tables whose GEMM lost. It sets the library's kernel.
+class Loser(NamedTuple):
+    """A GEMM that is slower with a row of the user's, and the words of the command that sets the library's kernel."""
+
+    problem: Problem
+    command: Sequence[str | Path]
+
+    def __str__(self) -> str:
+        its = baseline(self.problem.op)
+        return f"{self.problem} is slower with its row; for {its} instead: {as_command(*self.command)}"
+
+
+def losers(comparison: Comparison) -> Iterator[Loser]:
+    """Yield the GEMMs that lost with a row of the user's tables, one for each row.
 
     Removing the row would not last: the next ``build`` from the same timings makes it again.
     """
@@ -224,8 +160,7 @@ def losing_rows(comparison: Comparison) -> Iterator[str]:
                     if entry is not None and entry.note is None and entry.best.config not in BASELINES:
                         rows[paths[hit.digest], entry] = hit.problem
     for (path, entry), problem in rows.items():
-        command = _set_command(path, entry, problem)
-        yield f"{problem} is slower with its row; for {baseline(problem.op)} instead: {command}"
+        yield Loser(problem, _set_command(path, entry, problem))
 
 
 def _traced_name(problem: Problem) -> str:
@@ -234,14 +169,29 @@ def _traced_name(problem: Problem) -> str:
     return f"{batch}{problem.m}x{problem.n}x{problem.k} {'float32' if problem.dtype == 'tf32' else problem.dtype}"
 
 
-def _set_command(path: Path, entry: Entry, problem: Problem) -> str:
+def _set_command(path: Path, entry: Entry, problem: Problem) -> list[str | Path]:
     names = ("dtype", "layout", "epilogue", "variant", *SIZE_FIELDS)
     fields = {name: getattr(entry, name) for name in names if getattr(entry, name) is not None}
     texts = {name: value if isinstance(value, str) else "-".join(map(str, value)) for name, value in fields.items()}
     options = [word for name, text in texts.items() for word in (f"--{name}", text)]
     align = "any" if entry.align is None else str(entry.align)
     answer = ("--align", align, "--config", str(baseline(problem.op)), "--note", "slower in a program")
-    return as_command("diode-lut", "set", path, entry.op or "any", *options, *answer)
+    return ["diode-lut", "set", path, entry.op or "any", *options, *answer]
+
+
+def not_answered(comparison: Comparison) -> Iterator[str]:
+    """Yield the GEMMs that no table and no model answered, with the reason and the remedy."""
+    receipt = comparison.receipt
+    missed = losses(receipt)
+    if missed:
+        own = dict.fromkeys(
+            reason for device in receipt.devices.values() for reason in device.left_out if reason.startswith(_OWN)
+        )
+        why = "; ".join(["no row and no model has them", *(reason.removeprefix("user: ") for reason in own)])
+        tune = as_command("diode-lut", "tune", "--", *comparison.command)
+        yield f"not answered: {named_gemms(missed)} ({why}); to measure them: {tune}"
+    if any(device.no_choice for device in receipt.devices.values()):
+        yield f"not asked: {nothing_asked(receipt)}"
 
 
 _VARIABLES = {WITHOUT: {"DIODE_LUT_POLICY": "off"}, WITH: dict[str, str]()}
@@ -254,8 +204,8 @@ _OWN = "user: left out: "
 _LEAST_PAIRS = 2
 """Fewer pairs have no spread."""
 
-_TRACED_PAIRS = 3
-"""How many pairs of runs are traced."""
+_FIRST_LOOK = 5
+"""The pairs of runs before the first verdict. Each further look has twice as many."""
 
 _INTERRUPTED = 130
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
@@ -263,11 +213,16 @@ _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
 
 
 class ComparisonPlan(NamedTuple):
-    """The program, its environment, the number of pairs of runs, and the seconds until it is interrupted."""
+    """The program, its environment, and the seconds until a run is interrupted.
+
+    Runs go on until everything is told, but no pair begins that would end after ``budget_s``. With ``pairs`` there are
+    so many pairs instead.
+    """
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    pairs: int
+    pairs: int | None
+    budget_s: float
     limit_s: float | None
 
 
@@ -295,24 +250,56 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
 
     ProgramError if no table and no model answered: then there is nothing to compare.
     """
+    start = time.monotonic()
     receipt = _run(plan, WITH, tell).receipt
     require_answers(receipt, plan.command)
-    tell("the program runs, and GEMMs are answered; this first run warms up the disk and does not count")
-    samples: dict[str, list[RunTimes]] = {WITHOUT: [], WITH: []}
-    for kind in _in_turn(plan.pairs):
-        samples[kind].append(_run(plan, kind, tell).sample)
-        tell(f"{len(samples[kind])} of {plan.pairs} {kind} tables: {_told(samples[kind][-1])}")
-    graphs = _traces(plan, tell)
+    tell(expected(time.monotonic() - start, plan))
+    samples: dict[str, list[RunTimes]] = {kind: [] for kind in KINDS}
+    graphs: dict[str, list[GraphTimes]] = {kind: [] for kind in KINDS}
+    traced, look, pairs, longest = True, 0 if plan.pairs else 1, 0, 0.0
+    while True:
+        begin = time.monotonic()
+        for kind in KINDS if pairs % 2 else reversed(KINDS):  # so a drift of the machine affects both alike
+            samples[kind].append(_run(plan, kind, tell).sample)
+            tell(f"{pairs + 1}{f' of {plan.pairs}' if plan.pairs else ''} {kind} tables: {_told(samples[kind][-1])}")
+        traced = traced and _trace_pair(plan, graphs, pairs, tell)
+        pairs += 1
+        longest = max(longest, time.monotonic() - begin)
+        ends = pairs == plan.pairs if plan.pairs else time.monotonic() - start + longest > plan.budget_s
+        is_look = not plan.pairs and pairs == _FIRST_LOOK * 2 ** (look - 1)
+        if pairs >= _LEAST_PAIRS and (ends or is_look):
+            changes, gemms = _changes(samples, graphs, look), _gemm_changes(graphs, error_of(look, GEMMS_ERR))
+            is_told = is_all_told([*changes.values()], gemms)
+            if ends or is_told:
+                break
+            look += 1
+            tell(f"after {counted(pairs, 'pair')} some times are open: it goes on")
     settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
     on_gpu = any(each.on_gpu for each in graphs[WITH])
-    changes = _changes(samples, graphs)
-    return Comparison(plan.command, settings, receipt, changes, on_gpu, _gemm_changes(graphs))
+    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, not is_told)
 
 
-def _in_turn(pairs: int) -> Iterator[str]:
-    """Yield kinds of runs in alternating order, so a drift of the machine affects both alike."""
-    for number in range(pairs):
-        yield from (WITH, WITHOUT) if number % 2 == 0 else (WITHOUT, WITH)
+def expected(run_s: float, plan: ComparisonPlan) -> str:
+    """Say how long a comparison will take, from the time of one run. Each pair is traced once more."""
+    pair_s = 4 * run_s
+    if plan.pairs:
+        return (
+            f"a run takes {spread_text([run_s])}: {counted(plan.pairs, 'pair')} take about {_long(plan.pairs * pair_s)}"
+        )
+    first, budget = _FIRST_LOOK * pair_s, plan.budget_s
+    if first > budget:
+        fit = max(int((budget - run_s) / pair_s), _LEAST_PAIRS)
+        take = (
+            f"{_long(budget)} (--budget) are enough for {counted(fit, 'pair')}, and {_FIRST_LOOK} take {_long(first)}"
+        )
+    else:
+        take = f"it will take {_long(first)} to {_long(budget)} (--budget), until it can tell"
+    return f"a run takes {spread_text([run_s])}: {take}"
+
+
+def _long(seconds: float) -> str:
+    """A time for people who wait."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
@@ -417,37 +404,41 @@ def _seconds(found: re.Match[str]) -> float:
 
 
 def _changes(
-    samples: Mapping[str, Sequence[RunTimes]], graphs: Mapping[str, Sequence[GraphTimes]]
+    samples: Mapping[str, Sequence[RunTimes]], graphs: Mapping[str, Sequence[GraphTimes]], look: int
 ) -> dict[str, Speedup]:
     """Return the known changes by name, if enough pairs of runs have the time."""
     times = {name: [[getattr(each, name) for each in samples[kind]] for kind in KINDS] for name in RunTimes._fields}
     times["graph"] = [[each.call_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
     times["gemms"] = [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
-    known = {name: [pair for pair in zip(*each, strict=True) if all(pair)] for name, each in times.items()}
-    return {name: change_of(*zip(*pairs, strict=True)) for name, pairs in known.items() if len(pairs) >= _LEAST_PAIRS}
+    pairs = {name: [pair for pair in zip(*each, strict=True) if all(pair)] for name, each in times.items()}
+    known = {name: each for name, each in pairs.items() if len(each) >= _LEAST_PAIRS}
+    error = error_of(look, TIMES_ERR) / max(len(known), 1)
+    return {name: change_of(*map(list, zip(*each, strict=True)), error=error) for name, each in known.items()}
 
 
-def _traces(plan: ComparisonPlan, tell: Callable[[str], None]) -> dict[str, list[GraphTimes]]:
-    """Trace some pairs of runs. The times are empty if a run left no trace."""
-    found: dict[str, list[GraphTimes]] = {WITHOUT: [], WITH: []}
-    pairs = min(plan.pairs, _TRACED_PAIRS)
-    for kind in _in_turn(pairs):
+def _trace_pair(
+    plan: ComparisonPlan, graphs: dict[str, list[GraphTimes]], pairs: int, tell: Callable[[str], None]
+) -> bool:
+    """Trace a pair of runs, and return whether both left a trace. If not, there are no times of graphs at all."""
+    for kind in KINDS if pairs % 2 else reversed(KINDS):
         times = _run(plan, kind, tell, traced=True).times
         if times is None:
             tell(f"no times of graphs and GEMMs: the run {kind} tables left no trace of a compiled graph")
-            return {WITHOUT: [], WITH: []}
-        found[kind].append(times)
+            for each in graphs.values():
+                each.clear()
+            return False
+        graphs[kind].append(times)
         calls, gemms = counted(times.calls, "call"), counted(len(times.gemms), "GEMM")
-        tell(f"{len(found[kind])} of {pairs} {kind} tables, traced: {calls} of compiled graphs, {gemms}")
-    return found
+        tell(f"{pairs + 1} {kind} tables, traced: {calls} of compiled graphs, {gemms}")
+    return True
 
 
-def _gemm_changes(graphs: Mapping[str, Sequence[GraphTimes]]) -> list[GemmChange]:
+def _gemm_changes(graphs: Mapping[str, Sequence[GraphTimes]], error: float) -> list[GemmChange]:
     shown = unpadded([times.gemms for kind in KINDS for times in graphs[kind]])
     found: defaultdict[str, dict[str, list[GemmTime]]] = defaultdict(lambda: {kind: [] for kind in KINDS})
     for kind in KINDS:
         for times in graphs[kind]:
-            for name, time in times.gemms.items():
-                found[shown[name]][kind].append(time)
-    changes = [GemmChange(name, *(times[kind] for kind in KINDS)) for name, times in found.items()]
-    return sorted(changes, key=lambda change: (-change.saved_ns, change.name))
+            for name, gemm in times.gemms.items():
+                found[shown[name]][kind].append(gemm)
+    changes = [GemmChange(name, times[WITHOUT], times[WITH]) for name, times in found.items()]
+    return sorted(judge(changes, error), key=lambda change: (-change.saved_ns, change.name))

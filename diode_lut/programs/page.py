@@ -11,8 +11,9 @@ from string import Template
 from diode_lut.errors import as_command, printable
 from diode_lut.probe import CPP_GEMM
 from diode_lut.programs.account import counted
-from diode_lut.programs.compare import WORDS, Comparison, GemmChange, Speedup, middle_ns, spread_text
+from diode_lut.programs.compare import WORDS, Comparison, spread_text
 from diode_lut.programs.trace import GemmTime
+from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
 from diode_lut.receipts.receipt import Device, SourceRecord
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
@@ -22,12 +23,14 @@ _LISTED = 10
 
 _METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Every run began
 with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
-gain is the geometric mean over the pairs, with its 95 % confidence interval. If the interval includes no gain, there is
-no difference beyond noise. Compile time is what Dynamo reports for the process that compiled longest. Times of graphs
-and GEMMs are medians within further runs, under torch's profiler, without the first call of each graph. A GEMM counts
-as faster or slower if it has another kernel, and every run with tables was faster, or every one slower, than every run
-without. A kernel with a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of
-a call of a graph has both."""
+ratio is the time without over the time with tables, 2x for half the time: the geometric mean over the pairs, with a
+confidence interval. All intervals of times together miss in $times of comparisons, however often they were looked at.
+If one includes 1x, there is no difference beyond noise. Compile time is what Dynamo reports for the process that
+compiled longest. Times of graphs and GEMMs are medians within as many further runs, under torch's profiler, without the
+first call of each graph. A GEMM counts as faster or slower if it has another kernel, at least $least runs of each kind,
+and a rank-sum test says so after Holm's correction for all GEMMs: in $gemms of comparisons without a difference, one or
+more do. The interval of a GEMM alone has 95 %. A kernel with a fused epilogue does more than the library's, whose
+epilogue is a kernel of its own: the time of a call of a graph has both."""
 
 
 def as_page(comparison: Comparison) -> str:
@@ -39,7 +42,9 @@ def as_page(comparison: Comparison) -> str:
         about=_about(comparison),
         tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
         gemms=_gemms(comparison.gemms),
-        method=Template(_METHOD).substitute(pairs=pairs),
+        method=Template(_METHOD).substitute(
+            pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
+        ),
     )
 
 
@@ -89,7 +94,7 @@ def _tile(name: str, change: Speedup) -> str:
     return (
         f'<div class="tile"><h3>{escape(name)}</h3>'
         f'<p class="verdict{_verdict_class(change)}">{escape(change.verdict)}</p>'
-        f'<p class="hint">with 95 % confidence {escape(change.interval)}</p>'
+        f'<p class="hint">without over with: {escape(change.interval)}</p>'
         f"{_dots(change)}"
         f'<p class="hint">without: {escape(spread_text(change.without))}; with: {escape(spread_text(change.tuned))}</p>'
         "</div>"
@@ -134,7 +139,7 @@ def _gemms(changes: Sequence[GemmChange]) -> str:
     return "\n".join(parts)
 
 
-_COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "change", "kernel without", "kernel with")
+_COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "ratio", "kernel without", "kernel with")
 
 
 def _listed(title: str, changes: Sequence[GemmChange], none: str, hint: str = "") -> str:
@@ -149,7 +154,8 @@ def _listed(title: str, changes: Sequence[GemmChange], none: str, hint: str = ""
 def _row(change: GemmChange) -> list[str]:
     one, other = change.without, change.tuned
     calls = " / ".join(str(times[0].calls) for times in (one, other) if times)
-    gain = f"{middle_ns(other) / middle_ns(one) - 1:+.0%}" if one and other else ""
+    ratio, low, high = (ratio_text(each) for each in change.ratios or (1, 1, 1))
+    gain = f"{ratio} ({low} to {high})" if change.ratios else ""
     return [change.name, calls, _time(one), _time(other), gain, _kernel(one), _kernel(other)]
 
 

@@ -33,6 +33,8 @@ from diode_lut.templates.config import Config
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as in shells."""
 
+_GO_ON = "stopped: run the same command again to go on"
+
 _NAMED = 3
 """How many GEMMs are named."""
 
@@ -90,8 +92,6 @@ def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -
         file.truncate(0)
         append(file, receipt_bytes(receipt))
     code = _measure_all(order, receipt, before, kept, tell)
-    if code >= INTERRUPTED:
-        tell("stopped: run the same command again to go on")
     return code, code >= INTERRUPTED
 
 
@@ -106,7 +106,7 @@ def _measure_all(
     deadline = time.monotonic() + order.budget_s
     built: dict[Hardware, Path] = {}
     for hardware, table in _tables(receipt, order.table).items():
-        code = _measure(order, hardware, table, kept, deadline - time.monotonic())
+        code = _measure(order, hardware, table, kept, deadline - time.monotonic(), tell)
         if code >= INTERRUPTED:
             return code
         if code:
@@ -117,6 +117,7 @@ def _measure_all(
         return code
     after = _run(order)
     if after.ended.interrupted:
+        tell(_GO_ON)
         return after.ended.code or INTERRUPTED
     for line in _brought(order, receipt, before, after, built.values()):
         tell(line)
@@ -168,7 +169,9 @@ def timings_of(table: Path) -> Path:
     return table.with_suffix(".timings")
 
 
-def _measure(order: Order, hardware: Hardware, table: Path, receipt: Path, seconds: float) -> int:
+def _measure(
+    order: Order, hardware: Hardware, table: Path, receipt: Path, seconds: float, tell: Callable[[str], None]
+) -> int:
     """Measure the misses on this device, build the table from all its timings, and return an exit code."""
     timings = timings_of(table)
     timings.mkdir(parents=True, exist_ok=True)
@@ -177,9 +180,11 @@ def _measure(order: Order, hardware: Hardware, table: Path, receipt: Path, secon
     budget = str(max(seconds / 60, 1e-3))
     device = "cpu" if on_cpu else "cuda"
     options = ("--problems", receipt, "--out", timings, "--device", device, "--budget", budget)
-    return _ours(order, variables, "collect", *options) or _ours(
-        order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table
-    )
+    collected = _ours(order, variables, "collect", *options)
+    code = collected or _ours(order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
+    if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
+        tell(_GO_ON)
+    return code
 
 
 def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) -> int:
