@@ -114,16 +114,18 @@ def register_chooser(
     before_tables: bool = False,
     after_models: bool = False,
     limit_s: float = LIMIT_S,
+    generated: bool = False,
 ) -> Registration:
     """Ask ``function(problem, hardware)`` for configs after all tables, or before them, or after the models.
 
     It returns a Config, or a list of them with the best first, or None. It must return the same for the same arguments
     in every process, because compiled code is kept. ``digest`` is any text that changes when its answers do. Without a
     digest, Inductor's caches do not hit while it is registered. An error, a value of another type, or a call of more
-    than ``limit_s`` seconds is no match, with one warning. A function replaces another of the same name. SettingError
-    if an argument is wrong.
+    than ``limit_s`` seconds is no match, with one warning. A function replaces another of the same name. With
+    ``generated``, it is also asked about the reductions and pointwise kernels that Inductor generates. SettingError if
+    an argument is wrong.
     """
-    chooser = Chooser(function, name, digest, before_tables, limit_s, after_models)
+    chooser = Chooser(function, name, digest, before_tables, limit_s, after_models, generated)
     if digest is None:
         remedy = "give register_chooser a digest, any text that changes when the answers do"
         warn_once(f"chooser {name} has no digest, so Inductor's caches never hit ({remedy})")

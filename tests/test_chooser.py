@@ -314,3 +314,21 @@ def test_functions_that_are_not_there(place: str, message: str) -> None:
     assert asked.exit_code == 2
     (line,) = asked.stderr.splitlines()
     assert message in line
+
+
+def test_generated_kernels_are_asked_about_on_request() -> None:
+    """A function for GEMMs is not asked about generated kernels; one that is registered for them answers."""
+    kernel, config = Problem.generated("pointwise", "flat", x=4096), Config("pointwise", (512, 4))
+    asked: list[Problem] = []
+
+    def function(problem: Problem, _: Hardware) -> Config:
+        asked.append(problem)
+        return config
+
+    assert decide(selector(Chooser(function, "rule", "1")), kernel).decision.configs == ()
+    assert asked == []
+    assert decide(selector(Chooser(function, "rule", "1", generated=True)), kernel).decision.configs == (config,)
+    assert (
+        selector(Chooser(function, "rule", "1")).digest
+        != selector(Chooser(function, "rule", "1", generated=True)).digest
+    )

@@ -104,7 +104,9 @@ def all_questions() -> Iterator[tuple[str, list[tuple[str, Ask]]]]:
         yield f"measured, padding {padding}", [_one(problem, padding) for problem in measured]
     for name in HARDWARE:
         entries = read_table(TABLES / f"{name}.json").entries
-        corners = list(dict.fromkeys(problem for entry in entries if entry.op not in GENERATED for problem in _corners(entry)))
+        corners = list(
+            dict.fromkeys(problem for entry in entries if entry.op not in GENERATED for problem in _corners(entry))
+        )
         yield f"corners of {name}", [_one(problem, padding=True) for problem in corners]
     yield "drawn", [_one(problem, padding=True) for problem in _drawn(DRAWN)]
     choose = random.Random(3)

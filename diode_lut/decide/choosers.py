@@ -18,7 +18,7 @@ from diode_lut.decide.sources import Answer, Source, Threshold, unmeasured_time
 from diode_lut.errors import ProblemError, SettingError, let_pass, printable
 from diode_lut.hardware import Hardware
 from diode_lut.log import log
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.settings import CHOOSER
 from diode_lut.templates.config import Config
 
@@ -39,6 +39,7 @@ class Chooser:
 
     It is asked before all tables, or after all models, or else between tables and models, and once about each problem.
     After a call of more than ``limit_s`` seconds it is not asked again. ``faulty`` is true after anything went wrong.
+    It is asked about kernels that Inductor generates only if ``generated``.
     """
 
     function: ChooserFunction
@@ -47,6 +48,7 @@ class Chooser:
     before_tables: bool = False
     limit_s: float = LIMIT_S
     after_models: bool = False
+    generated: bool = False
     _answers: dict[tuple[Problem, Hardware], Answer] = field(default_factory=dict, init=False, repr=False)
     faulty: bool = field(default=False, init=False, repr=False)
     _too_slow: bool = field(default=False, init=False, repr=False)
@@ -73,6 +75,8 @@ class Chooser:
 
     def ask(self, problem: Problem, hardware: Hardware) -> Answer:
         """Return the answer, with the reason if it has no configs."""
+        if problem.op in GENERATED and not self.generated:
+            return Answer((), "not asked about generated kernels")
         key = problem, hardware
         return self._answers.get(key) or self._answers.setdefault(key, self._call(problem, hardware))
 
@@ -152,7 +156,7 @@ class ChooserSource(Source):
     @property
     def identity(self) -> str:
         """The chooser and every field of the hardware."""
-        return f"{self.digest} {tuple(self.hardware)!r}"
+        return f"{self.digest} {self.chooser.generated} {tuple(self.hardware)!r}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the configs of the function. As in rows, they may have a ``pad`` without ``padding``."""
