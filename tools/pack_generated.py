@@ -1,7 +1,7 @@
 """Writes the times of generated kernels as a dataset, of which ``build`` makes rows.
 
 ``python tools/pack_generated.py --out tables/datasets/generated/nvidia-h100.msgpack.zst --hardware
-tables/nvidia-h100.json --date 2026-11-26`` reads the file of bench_generated.py. Each kernel is a record. Kernels with
+tables/nvidia-h100.json --date 2026-11-27`` reads the file of bench_generated.py. Each kernel is a record. Kernels with
 the same problem are records of this problem.
 """
 
