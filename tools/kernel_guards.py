@@ -226,7 +226,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Without("allowed"),
             GENERATED + "test_persistent_reductions_are_off",
         ),
-        "generated-form": ("_fixed", Without("reductions"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-form": ("_fixed", Without("changes_form"), GENERATED + "test_several_reductions_keep_the_form"),
         "generated-tiles": ("_fixed", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),

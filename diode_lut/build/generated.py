@@ -1,8 +1,8 @@
 """Rows for the kernels that Inductor generates: ranges of sizes in which one config loses least.
 
-Such kernels seldom repeat, so a row is no bucket of measured problems. The problems of a variant are divided at powers
-of two, where it pays most, until no division pays. The ranges of the parts reach to all sizes, so nothing is missed.
-Single problems on which another config is clearly faster have rows of their own.
+Models seldom share such kernels, so rows are made for ranges of sizes. The problems of a variant are divided at a power
+of two, where this saves most time, again and again until no division saves enough. The ranges of the parts cover all
+sizes, so there is no miss. A single problem on which another config is clearly faster has a row of its own.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class _Kernels(NamedTuple):
         return sum(loss for _, loss in self.bests(numbers))
 
 
-def _means(losses: Losses) -> Losses:
-    """Return each config's mean loss, infinite for a config that was measured on too few problems."""
+def _means(losses: Losses, share: float = LEAST_SHARE) -> Losses:
+    """Return each config's mean loss, infinite for a config that was measured on less than a share of the problems."""
     known = ~np.isnan(losses)
     counts = known.sum(axis=0)
     means = np.where(known, losses, 0).sum(axis=0) / np.maximum(counts, 1)
-    found: Losses = np.where(counts >= LEAST_SHARE * len(losses), means, np.inf)
+    found: Losses = np.where(counts >= max(share * len(losses), 1), means, np.inf)
     return found if np.isfinite(found).any() else np.where(counts == counts.max(), means, np.inf)
 
 
@@ -106,14 +106,12 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in OP_SIZES[first.op]}
     measured = _Kernels(sizes, configs, losses)
     rows: list[Entry] = []
-    everything = _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))
-    for part in _divided(measured, everything):
+    for part in _divided(measured, _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))):
         chosen = list(_chosen(measured, part.numbers))
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
         ranges: dict[str, Any] = {name: each for name, each in part.ranges.items() if each != (1, MAX_SIZE)}
-        blank = _row(first, candidates, len(part.numbers))
+        rows.append(_row(first, candidates, len(part.numbers))._replace(**ranges))
         rows += _exact(problems, measured, gains, part.numbers, chosen[0])
-        rows.append(blank._replace(**ranges))
     return rows
 
 
@@ -131,13 +129,8 @@ def _exact(
     for number in numbers.tolist():
         by_problem.setdefault(problems[number], []).append(number)
     for problem, own in by_problem.items():
-        losses = measured.losses[own]
-        known = ~np.isnan(losses)
-        means = np.where(
-            known.any(axis=0), np.where(known, losses, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1), np.inf
-        )
-        best = int(means.argmin())
-        if np.isnan(measured.losses[own, chosen]).all() or means[chosen] - means[best] > CLEARLY_FASTER:
+        means = _means(measured.losses[own], share=0)
+        if means[chosen] - means.min() > CLEARLY_FASTER:
             sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes}
             by_template: dict[str, int] = {}  # the best of each: a kernel with several reductions keeps its form
             for place in np.argsort(means, kind="stable")[: int(np.isfinite(means).sum())].tolist():
@@ -145,8 +138,7 @@ def _exact(
             candidates = [
                 Candidate(measured.configs[place], _gain(gains[own, place])) for place in by_template.values()
             ]
-            row = _row(problem, tuple(candidates), len(own))
-            yield row._replace(**sizes)
+            yield _row(problem, tuple(candidates), len(own))._replace(**sizes)
 
 
 def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:

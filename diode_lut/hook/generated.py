@@ -138,10 +138,18 @@ def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], argu
 def _fixed(
     config: Config, decision: Decision, features: Any, device: torch.device
 ) -> tuple[Config, dict[str, int]] | None:
-    """Return a config with its values by Inductor's names, or None if it cannot run, which is recorded."""
+    """Return a config with its values by Inductor's names, or None if it cannot run, of which a warning tells.
+
+    There is no warning if the kernel has several reductions, and the config would change its form.
+    """
     if config == DEFAULT:
         return config, {}
     problem, arch = decision.problem, architecture(decision.hardware.arch)
+    keeps_r = KEEPS_R.get(config.template, False)
+    several = len(features.reduction_nodes()) > 1
+    changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
+    if changes_form:
+        return None  # as rows have it: a loop would read its input again for each reduction
     try:
         if problem.op not in config.kernel.ops:
             raise CannotRun(f"{config.template} is not for {problem.op}")
@@ -149,15 +157,12 @@ def _fixed(
             raise CannotRun(complaint.reason)
         names, tunables = KWARGS[config.template], config.kernel.values(config.params)
         values = {names[name]: value for name, value in tunables.items() if value}
-        keeps_r, r = KEEPS_R.get(config.template, False), next_power_of_2(problem.r)
+        r = next_power_of_2(problem.r)
         allowed = not keeps_r or inductor_config.triton.persistent_reductions
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
         if "R0_BLOCK" in values:
             values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
-        reductions = len(features.reduction_nodes()) if features.is_reduction() else 0
-        if reductions > 1 and keeps_r != V.choices.should_use_persistent_reduction(features, False):
-            raise CannotRun(f"it is timed for kernels with one reduction, and this has {reductions}")
         if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
             raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
         elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))

@@ -254,7 +254,6 @@ def test_rocm_is_left_to_inductor(rows: Rows, monkeypatch: pytest.MonkeyPatch) -
 CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
     "no tiles": (GELU, TILED, "has no y"),
     "tiles": (TRANSPOSE, FLAT, "has a y"),
-    "form": (SOFTMAX, LOOPED, "it is timed for kernels with one reduction"),
     "registers": (NORM, {**PERSISTENT, "block_x": 32}, "elements in a block"),
     "long r": ((LONG[0], [Input((1024, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
     "float8": (
@@ -276,7 +275,7 @@ def test_config_that_cannot_run_gives_way(case: str, rows: Rows, caplog: pytest.
     """The next config of the row is taken, with a warning; without another, Inductor decides."""
     program, bad, reason = CANNOT[case]
     op = "pointwise" if bad["template"] == "pointwise" else "reduction"
-    kept = PERSISTENT if case in ("form", "registers") else {**LOOPED, "num_warps": 4}
+    kept = PERSISTENT if case == "registers" else {**LOOPED, "num_warps": 4}
     good = kept if op == "reduction" else {**(TILED if case == "tiles" else FLAT), "num_warps": 4}
     rows({"op": op, "configs": [bad, good], "note": case})
     (found,) = kernels(program)
@@ -361,3 +360,13 @@ def test_one_row_of_a_persistent_reduction_keeps_x(rows: Rows) -> None:
     (source,) = lower(lambda x: torch.softmax(x.float().tril(), -1), Input((128, 128))).triton_kernels
     assert config_in(source) == AS_CODE["persistent"]
     assert "xindex = xoffset + tl.arange(0, XBLOCK)[:, None]" in source
+
+
+@pytest.mark.usefixtures("h200")
+def test_several_reductions_keep_the_form(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """A softmax stays persistent. Rows are for kernels with one reduction too, so there is no warning."""
+    rows({"op": "reduction", "configs": [LOOPED, PERSISTENT]})
+    assert kernels(SOFTMAX) == [AS_CODE["persistent"]]
+    assert "cannot run" not in caplog.text
+    rows({"op": "reduction", "configs": [LOOPED]})
+    assert why_left(SOFTMAX).startswith("no config of ")
