@@ -165,11 +165,18 @@ class _Running:
         self._kill()
 
     def await_others(self, seconds: float) -> int:
-        """Wait for the end of all its processes, at most so many seconds, and return how many go on."""
-        deadline = time.monotonic() + seconds
-        while (running := len(self._processes())) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return running
+        """Wait for the end of all its processes, at most so many seconds, and return how many go on.
+
+        None is seen while the last is replaced by another program, because its environment is not there then. So they
+        have ended only if two looks in a row see none.
+        """
+        deadline, unseen = time.monotonic() + seconds, 0
+        while True:
+            running = len(self._processes())
+            unseen = 0 if running else unseen + 1
+            if unseen == 2 or (running and time.monotonic() >= deadline):
+                return running
+            time.sleep(0.05 if running else 0.01)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(number)
