@@ -100,6 +100,7 @@ def main() -> None:
             "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
             "TORCHINDUCTOR_AUTOTUNE_LOCAL_CACHE": "0",
             "HF_HUB_OFFLINE": "1",
+            "DIODE_LUT_GENERATED": "0",
         }
         command = [sys.executable, *sys.argv[:1], "--out", str(arguments.out), "--role", role]
         child = subprocess.Popen([*command, "--ends", " ".join(map(str, ends))], env=environment)

@@ -7,11 +7,12 @@ Weights are random. Everything is in bfloat16, except where the name says otherw
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
+from modelbench import public_models
 from modelbench.models import MODELS, Workload, _Picked
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -25,7 +26,7 @@ def build(name: str, device: str) -> Workload:
     dtype = torch.float32 if name.endswith("-fp32") else torch.float16 if name.endswith("-fp16") else torch.bfloat16
     torch.set_default_dtype(dtype)
     with torch.device(device):
-        workload = PROGRAMS[name]()
+        workload = (PROGRAMS.get(name) or KEPT_AWAY[name])()
     torch.set_default_dtype(torch.float32)
     workload.module.requires_grad_(workload.training).train(workload.training)
     return workload
@@ -60,7 +61,7 @@ class _Named(nn.Module):
 def _image_of_transformers(kind: str, batch: int, size: int, **options: Any) -> Workload:
     from transformers import AutoConfig, AutoModel
 
-    config = AutoConfig.for_model(kind, image_size=size, **options)
+    config = AutoConfig.for_model(kind, image_size=[size, size] if kind == "yolos" else size, **options)
     return Workload(_Named(AutoModel.from_config(config), "pixel_values"), (torch.randn(batch, 3, size, size),))
 
 
@@ -582,3 +583,31 @@ def drawn(count: int) -> dict[str, Make]:
 
 
 PROGRAMS |= drawn(280)
+
+
+def _public(
+    texts: Mapping[str, tuple[str, int, int, dict[str, Any]]],
+    images: Mapping[str, tuple[str, int, int, dict[str, Any]]],
+    timm: Mapping[str, tuple[int, int]],
+) -> dict[str, Make]:
+    return {
+        **{
+            name: partial(_text, kind, batch, tokens, training=name.endswith("-training"), **options)
+            for name, (kind, batch, tokens, options) in texts.items()
+        },
+        **{
+            name: partial(_image_of_transformers, kind, batch, size, **options)
+            for name, (kind, batch, size, options) in images.items()
+        },
+        **{f"timm-{name}": partial(_timm, name, batch, size) for name, (batch, size) in timm.items()},
+    }
+
+
+PROGRAMS |= _public(public_models.TEXTS, public_models.IMAGES, public_models.TIMM)
+PROGRAMS |= {
+    f"timm-{name}-training": partial(_timm, name, batch, training=True)
+    for name, batch in public_models.TIMM_TRAINING.items()
+}
+
+KEPT_AWAY = _public(public_models.TEXTS_AWAY, public_models.IMAGES_AWAY, public_models.TIMM_AWAY)
+"""Programs that judge rows. Nothing that makes rows may see their kernels."""

@@ -1,0 +1,194 @@
+"""Compare programs whose generated kernels rows decide with the same programs decided by Inductor.
+
+``python tools/bench_generated_rows.py --out results.jsonl`` compiles each program several times with and without the
+setting ``generated``, GEMMs by the table in both, and times all compiles in one process: in CUDA graphs, in turns, with
+a cold L2 cache. By default these are the programs that are kept away from what makes rows. ``--table PATH`` adds a
+label for another table. ``--read results.jsonl`` prints the summary of results and runs nothing.
+
+It uses all GPUs, and ends in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import exp, log
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+WITH, WITHOUT, OTHER = "with", "without", "other"
+ROUNDS = 40
+
+Record = dict[str, Any]
+
+
+def main() -> None:
+    """Start a process for each share of the programs, or be one, and print the summary."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--read", type=Path)
+    parser.add_argument("--seconds", type=float, default=500)
+    parser.add_argument("--programs", help="comma-separated names of modelbench.corpus; by default those kept away")
+    parser.add_argument("--compiles", type=int, default=2, help="of each label")
+    parser.add_argument("--table", type=Path, help="another table, as a third label")
+    parser.add_argument("--workers", type=int, default=5, help="processes for each GPU")
+    parser.add_argument("--share", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.read is not None:
+        summarize([json.loads(line) for line in arguments.read.read_text().splitlines()])
+        return
+    from modelbench.corpus import KEPT_AWAY
+
+    names = arguments.programs.split(",") if arguments.programs else list(KEPT_AWAY)
+    if arguments.share is not None:
+        run_share(names, arguments)
+        return
+    started = time.monotonic()
+    query = ["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"]
+    gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    children = []
+    for number in range(arguments.workers * len(gpus)):
+        device, share = gpus[number % len(gpus)].partition(",")[0], f"{number}/{arguments.workers * len(gpus)}"
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        children.append(subprocess.Popen([sys.executable, *sys.argv, "--share", share], env=environment))
+    while any(child.poll() is None for child in children) and time.monotonic() < started + arguments.seconds + 20:
+        time.sleep(0.2)
+    for child in children:
+        child.kill()
+    print(gpus[0].partition(",")[2].strip(), f"{time.monotonic() - started:.0f} s")
+    summarize([json.loads(line) for line in arguments.out.read_text().splitlines()])
+
+
+def run_share(names: list[str], arguments: argparse.Namespace) -> None:
+    """Time every n-th program, until the time is over, and append the records to the results."""
+    number, of = map(int, arguments.share.split("/"))
+    ends = time.monotonic() + arguments.seconds
+    for name in names[number::of]:
+        if time.monotonic() > ends:
+            return
+        try:
+            record = time_program(name, arguments)
+        except Exception as error:  # noqa: BLE001 - the next program may run
+            record = {"program": name, "failed": repr(error)[:400]}
+        with arguments.out.open("a") as file:
+            file.write(f"{json.dumps(record)}\n")
+
+
+def time_program(name: str, arguments: argparse.Namespace) -> Record:
+    """Microseconds of a step, errors against float64, seconds of compiling and benchmarks, by label and compile."""
+    import torch
+    from modelbench.corpus import build
+    from modelbench.timing import Errors, _captured
+
+    import diode_lut
+    from diode_lut.measure.timing import Bench
+
+    settings: dict[str, Record] = {WITHOUT: {"generated": False}, WITH: {"generated": True}}
+    if arguments.table is not None:
+        settings[OTHER] = {"generated": True, "tables": [str(arguments.table)]}
+    record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "us": {}}
+    kept, graphs = [], []
+    for _ in range(arguments.compiles):
+        for label, of_label in settings.items():
+            torch._dynamo.reset()
+            workload = build(name, "cuda")
+            module = torch.compile(workload.module, dynamic=False)
+            started = time.monotonic()
+            with torch._inductor.utils.fresh_cache(), diode_lut.config.patch(**of_label), _counted() as count:
+                workload.step(module)
+                torch.cuda.synchronize()
+                record["seconds"].setdefault(label, []).append(round(time.monotonic() - started, 1))
+                record["benchmarks"].setdefault(label, []).append(count())
+                graphs.append((label, *_captured(_step(workload, module), None)))
+            kept.append((workload, module))
+    errors = Errors(build(name, "cuda"))
+    for label, graph, results in graphs:
+        graph.replay()
+        torch.cuda.synchronize()
+        errors.add(label, results)
+    record["errors"] = errors.by_label
+    with _alone():
+        rounds = Bench().rounds([graph.replay for _, graph, _ in graphs], ROUNDS)
+    for (label, *_), column in zip(graphs, rounds.T.tolist(), strict=True):
+        record["us"].setdefault(label, []).append(round(median(column) / 1000, 2))
+    return record
+
+
+def _step(workload: Any, module: Any) -> Callable[[], Any]:
+    return lambda: workload.step(module)
+
+
+@contextmanager
+def _counted() -> Iterator[Callable[[], int]]:
+    """Count the generated kernels that Inductor benchmarks."""
+    from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+    calls = []
+    usual = CachingAutotuner.benchmark_all_configs
+
+    def counting(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(autotuner)
+        return usual(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    CachingAutotuner.benchmark_all_configs = counting  # type: ignore[method-assign, assignment]
+    try:
+        yield lambda: len(calls)
+    finally:
+        CachingAutotuner.benchmark_all_configs = usual  # type: ignore[method-assign]
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Be the only one of these processes that uses this GPU for times."""
+    path = Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def summarize(records: list[Record]) -> None:
+    """Print each program's times over those without rows, and the figures of all."""
+    done = sorted((record for record in records if "us" in record), key=lambda record: _ratio(record, WITH))
+    labels = [label for label in (WITH, OTHER) if any(label in record["us"] for record in done)]
+    for record in done:
+        without, *rest = (record["us"][label] for label in (WITHOUT, *labels))
+        errors = record["errors"]
+        print(
+            f"{record['program']:34} {median(without):9.1f} us "
+            + " ".join(f"{label} {_ratio(record, label):.4f}" for label in labels)
+            + f"  two compiles {_apart(without):.3f}, {_apart(rest[0]):.3f}"
+            + f"  error {fmean(errors[WITH]) / max(fmean(errors[WITHOUT]), 1e-30):.3f}"
+            + f"  benchmarks {sum(record['benchmarks'][WITHOUT])}, {sum(record['benchmarks'][WITH])}"
+        )
+    for label in labels:
+        ratios = [_ratio(record, label) for record in done]
+        print(f"{label}: geometric mean of {len(done)} {exp(fmean(map(log, ratios))):.4f}, greatest {max(ratios):.4f}")
+    for label in (WITHOUT, *labels):
+        last = sum(record["seconds"][label][-1] for record in done)
+        benchmarks = sum(sum(record["benchmarks"][label]) for record in done)
+        print(f"{label}: {benchmarks} benchmarks, last compiles {last:.0f} s")
+    for record in records:
+        if "failed" in record:
+            print(record["program"], record["failed"])
+
+
+def _ratio(record: Record, label: str) -> float:
+    times: dict[str, list[float]] = record["us"]
+    return median(times[label]) / median(times[WITHOUT])
+
+
+def _apart(times: list[float]) -> float:
+    return max(times) / min(times)
+
+
+if __name__ == "__main__":
+    main()
