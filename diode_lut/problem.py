@@ -78,14 +78,14 @@ OP_SIZES = {
     "flex_attention_backward": ATTENTION_SIZES,
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
-    "pointwise": ("x", "y"),
+    "pointwise": ("x", "y", "loads"),
     "reduction": ("x", "r"),
 }
 """The sizes of each op, in canonical order."""
 
 OPS = tuple(OP_SIZES)
 
-OF_KERNELS = ("x", "y", "r")
+OF_KERNELS = ("x", "y", "r", "loads")
 """The sizes of GENERATED."""
 
 SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)
@@ -158,7 +158,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
     "pointwise": ("flat", "tiled", "tiled-x", "tiled-y"),
-    "reduction": ("inner", "outer", "outer_tiny", "default"),
+    "reduction": ("inner", "outer", "outer_tiny", "default", "mixed"),
 }
 """The variants of the ops with some. Other ops have NO_VARIANT, and it is not written."""
 
@@ -259,9 +259,11 @@ class Problem(NamedTuple):
 
     A generated kernel writes ``x`` elements, or ``y`` rows of ``x``, or reduces ``r`` elements to each of ``x``. These
     are Inductor's dimensions after it has joined loops. The variant of a reduction is Inductor's hint: ``inner`` reads
-    contiguously along r, ``outer`` along x. A pointwise kernel is ``flat``, with a single dimension, or ``tiled``:
-    ``tiled-x`` if it reads and writes more contiguously along x, ``tiled-y`` if it never does, by Inductor's scores.
-    The other sizes are 1, ``dtype`` and ``layout`` empty, and ``align`` is 16.
+    contiguously along r, ``outer`` along x. With Inductor's hint ``default``, it is ``mixed`` if something is read
+    contiguously along r. A pointwise kernel is ``flat``, with a single dimension, or ``tiled``: ``tiled-x`` if it reads
+    and writes more contiguously along x, ``tiled-y`` if it never does, by Inductor's scores. It reads ``loads``
+    different elements for each that it computes; without any, it is 1. The other sizes are 1, ``dtype`` and ``layout``
+    empty, and ``align`` is 16.
     """
 
     op: str
@@ -280,6 +282,7 @@ class Problem(NamedTuple):
     x: int = 1
     y: int = 1
     r: int = 1
+    loads: int = 1
 
     @classmethod
     def checked(cls, *values: Any, **named: Any) -> Problem:
@@ -346,10 +349,12 @@ class Problem(NamedTuple):
         return problem._replace(align=packed)
 
     @classmethod
-    def generated(cls, op: str, variant: str, *, x: int | str, y: int | str = 1, r: int | str = 1) -> Problem:
+    def generated(
+        cls, op: str, variant: str, *, x: int | str, y: int | str = 1, r: int | str = 1, loads: int | str = 1
+    ) -> Problem:
         """Return the problem of a generated kernel, or raise ProblemError. Sizes may be text: ``1k``."""
-        x, y, r = map(number_of, "xyr", (x, y, r))
-        return cls.checked(op_of(op), NO_DTYPE, NO_LAYOUT, 16, *[1] * 4, variant=variant_of(variant), x=x, y=y, r=r)
+        sizes = dict(zip(OF_KERNELS, map(number_of, OF_KERNELS, (x, y, r, loads)), strict=True))
+        return cls.checked(op_of(op), NO_DTYPE, NO_LAYOUT, 16, *[1] * 4, variant=variant_of(variant), **sizes)
 
     @property
     def kind(self) -> tuple[str, str, str, int, str, str]:
@@ -367,7 +372,7 @@ class Problem(NamedTuple):
         if self.op in ATTENTION:
             return self.b, self.m, self.n, self.k, self.h, self.g, self.v
         if self.op in GENERATED:
-            return 1, 1, 1, 1, 1, 1, 1, self.x, self.y, self.r
+            return 1, 1, 1, 1, 1, 1, 1, self.x, self.y, self.r, self.loads
         return self.b, self.m, self.n, self.k
 
     @property
@@ -440,8 +445,9 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         if self.op in GENERATED:
-            y, r = (f" {name} {getattr(self, name)}" if getattr(self, name) > 1 else "" for name in "yr")
-            return f"{self.op} {self.variant} x {self.x}{y}{r}"
+            sizes = {name: getattr(self, name) for name in OP_SIZES[self.op]}
+            shown = (f"{name} {size}" for name, size in sizes.items() if name == "x" or size > 1)
+            return " ".join((self.op, self.variant, *shown))
         batch = f"{self.b}x" if self.op in BATCHED else ""
         if self.op in ATTENTION:
             batch += f"{self.h}x"

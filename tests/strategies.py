@@ -24,6 +24,7 @@ from diode_lut.problem import (
     LAYOUTS,
     MAX_SIZE,
     NO_VARIANT,
+    OF_KERNELS,
     OP_SIZES,
     OPS,
     VARIANTS,
@@ -97,7 +98,7 @@ def _plain_entries(highest: int) -> SearchStrategy[Entry]:
     sizes = [_ranges(highest)] * 4
     problems, epilogues = st.none() | st.integers(1, MAX_SIZE), st.none() | st.sampled_from(list(EPILOGUES)[:2])
     rest = (problems, st.none() | _texts(), epilogues, *[st.none()] * 4, st.sampled_from([None, None, *ALIGNS]))
-    rest = (*rest, *[st.none()] * 3)
+    rest = (*rest, *[st.none()] * len(OF_KERNELS))
     return st.builds(Entry, *kinds, *sizes, candidates, *rest).map(_with_possible_n_align)
 
 
@@ -138,7 +139,8 @@ def _generated(highest: int) -> SearchStrategy[Entry]:
             return entry._replace(**kind, n_align=None, **dict(zip(OP_SIZES[op], sizes, strict=True)))
 
         variants = st.none() | st.sampled_from(VARIANTS[op][:2])
-        return st.builds(made, _plain_entries(highest), variants, st.tuples(*[_ranges(highest)] * 2))
+        sizes = st.tuples(*[_ranges(highest)] * len(OP_SIZES[op]))
+        return st.builds(made, _plain_entries(highest), variants, sizes)
 
     return st.sampled_from(GENERATED).flatmap(of)
 
@@ -163,11 +165,12 @@ def _problems(highest: int) -> SearchStrategy[Problem]:
     sizes = st.integers(1, highest)
     kinds = (st.sampled_from(domain) for domain in (GEMMS, DTYPES[:2], LAYOUTS[:2], ALIGNS))
     epilogues = st.sampled_from(list(EPILOGUES)[:3])
-    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT), *[st.just(1)] * 6)
+    problems = st.builds(Problem, *kinds, sizes, sizes, sizes, sizes, epilogues, st.just(NO_VARIANT), *[st.just(1)] * 7)
     generated = st.sampled_from([(op, variant) for op in GENERATED for variant in VARIANTS[op][:2]])
     return problems.map(lambda problem: problem if problem.op in BATCHED else problem._replace(b=1)) | st.builds(
-        lambda kind, one, other: Problem.generated(*kind, **dict(zip(OP_SIZES[kind[0]], (one, other), strict=True))),
+        lambda kind, *sizes: Problem.generated(*kind, **dict(zip(OP_SIZES[kind[0]], sizes, strict=False))),
         generated,
+        sizes,
         sizes,
         sizes,
     )

@@ -2,7 +2,7 @@
 
 ``python tools/pack_generated.py --out tables/datasets/generated/nvidia-h100.msgpack.zst --hardware
 tables/nvidia-h100.json --date 2026-11-27`` reads the file of bench_generated.py. Each kernel is a record. Kernels with
-the same problem are records of this problem.
+the same problem are records of this problem. Kernels of models that are kept away are left out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ def main() -> None:
         measured_on=options.date,
     )
     with DatasetWriter(options.out, header) as writer:
-        for problem, times in timings(Data(options.data)).values():
-            writer.append(Record(problem, tuple(Timing.of(config, us * 1000) for config, us in times.items())))
+        data = Data(options.data)
+        for number, (problem, times) in timings(data).items():
+            if not data.kept_away[number]:
+                writer.append(Record(problem, tuple(Timing.of(config, us * 1000) for config, us in times.items())))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Scores ways to choose the configs of generated kernels, on programs that they have not seen.
 
 ``python tools/score_generated.py`` reads tools/modelbench/generated-nvidia-h100.jsonl.zst, made by bench_generated.py.
-Programs are divided into eight parts by family. What learns is scored on each part by what it learned from the kernels
-that no program of that part has. A program's score is the geometric mean of time over the best time measured, weighted
-by time in the program. ``--without`` also scores the model without each group of features.
+Programs are divided into eight parts by family, and the models that are kept away are a ninth, of which no other part
+learns. What learns is scored on each part by what it learned from the kernels that no program of that part has. A
+program's score is the geometric mean of time over the best time measured, weighted by time in the program.
+``--without`` also scores the model without each group of features.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import zstandard
+from modelbench.corpus import KEPT_AWAY
 
 from diode_lut.build.generated import kernel_rows
 from diode_lut.problem import Problem
@@ -28,6 +30,8 @@ from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
 
 FOLDS = 8
+"""The parts by family. The next part are the models that are kept away."""
+
 DATA = Path(__file__).parent / "modelbench" / "generated-nvidia-h100.jsonl.zst"
 Record = dict[str, Any]
 Picks = npt.NDArray[np.int64]
@@ -60,17 +64,26 @@ class Data:
         self.loss = np.full(self.valid.shape, np.inf)
         for row, record in zip(self.loss, self.kernels, strict=True):
             row[: len(record["cold"])] = np.log(np.array(record["cold"]) / min(record["cold"]))
-        families = sorted({family(record["program"]) for record in self.programs})
+        families = sorted({family(each["program"]) for each in self.programs if each["program"] not in KEPT_AWAY})
         order = np.random.default_rng(0).permutation(len(families)).tolist()
         self.fold = {name: place % FOLDS for name, place in zip(families, order, strict=True)}
-        self.held = np.zeros((FOLDS, len(self.kernels)), bool)
+        self.held = np.zeros((FOLDS + 1, len(self.kernels)), bool)
+        others = np.zeros(len(self.kernels), bool)
         for record in self.programs:
             known = [self.index[kernel] for kernel in record["kernels"] if kernel in self.index]
-            self.held[self.fold[family(record["program"])], known] = True
+            part = self.part(record["program"])
+            self.held[part, known] = True
+            others[known] |= part < FOLDS
+        self.kept_away = ~others
+        self.held[:FOLDS, self.kept_away] = True  # nothing learns of them
         self.weight = np.full(len(self.kernels), 0.3)
         for record in self.usual:
             rows, spent = self.spent(record)
             self.weight[rows] += spent / max(spent.sum(), 1e-9)
+
+    def part(self, program: str) -> int:
+        """The number of the part that a program is in."""
+        return FOLDS if program in KEPT_AWAY else self.fold[family(program)]
 
     def spent(self, program: Record) -> tuple[list[int], npt.NDArray[np.float64]]:
         """The program's kernels, and the time that each takes in it at best."""
@@ -84,7 +97,7 @@ class Data:
             rows, spent = self.spent(record)
             part = [self.kernels[row]["kind"] in kinds for row in rows]
             if any(part):
-                lost = [self.loss[row, picks[self.fold[family(record["program"])], row]] for row in rows]
+                lost = [self.loss[row, picks[self.part(record["program"]), row]] for row in rows]
                 scores[record["program"]] = exp(np.average(np.array(lost)[part], weights=spent[part]))
         return scores
 
@@ -163,9 +176,11 @@ def problem_of(record: Record) -> Problem | None:
     sizes, blocks, scores = record["features"]["tiling"], record["blocks"], record["meta"].get("tiling_scores") or {}
     if record["kind"] == "pointwise":
         along = "tiled-x" if scores.get("x", 0) > scores.get("y", 0) else "tiled" if scores.get("x", 1) else "tiled-y"
-        return Problem.generated("pointwise", along if "y" in sizes else "flat", x=sizes["x"], y=sizes.get("y", 1))
+        variant, loads = along if "y" in sizes else "flat", max(sum(record["features"]["reads"]["x"]), 1)
+        return Problem.generated("pointwise", variant, x=sizes["x"], y=sizes.get("y", 1), loads=loads)
     known = blocks in (["XBLOCK"], ["XBLOCK", "R0_BLOCK"])
     hint = record["hint"].lower()
+    hint = "mixed" if hint == "default" and scores.get("r0_", 0) else hint
     return Problem.generated("reduction", hint, x=sizes["x"], r=record["features"]["rnumel"]) if known else None
 
 
@@ -222,7 +237,7 @@ def rows(data: Data, otherwise: Picks) -> Picks:
     """The configs of the rows that ``build`` makes, in the form of the kernel: the others were seldom measured."""
     measured = timings(data)
     picks = np.broadcast_to(otherwise, data.held.shape).copy()
-    for fold in range(FOLDS):
+    for fold in range(FOLDS + 1):
         kinds: dict[Any, list[tuple[Problem, dict[Config, float]]]] = defaultdict(list)
         for number, (problem, times) in measured.items():
             if not data.held[fold, number]:
@@ -242,7 +257,7 @@ def nearest(data: Data, count: int) -> Picks:
     flat = [{name: v for group in features(record).values() for name, v in group.items()} for record in data.kernels]
     points = np.array([[each[name] * scale for name, scale in SCALE.items()] for each in flat])
     forms = np.array([" ".join([record["kind"], *record["blocks"]]) for record in data.kernels])
-    picks = np.zeros((FOLDS, len(forms)), np.int64)
+    picks = np.zeros((FOLDS + 1, len(forms)), np.int64)
     for fold, number in np.argwhere(data.held):
         others = np.flatnonzero(~data.held[fold] & (forms == forms[number]))
         distances = np.abs(points[others] - points[number]).sum(1)
@@ -273,7 +288,7 @@ def model(data: Data, without: str = "", members: int = 4, steps: int = 1000) ->
     valid = torch.tensor(data.valid, device=device)
     loss = torch.tensor(np.where(data.valid, np.minimum(data.loss, 2), 0), dtype=torch.float32, device=device)
     weight = torch.tensor(data.weight / data.weight.mean(), dtype=torch.float32, device=device)
-    nets = FOLDS * members
+    nets = (FOLDS + 1) * members
     shapes = [(inputs.shape[2], WIDTH), (1, WIDTH), (WIDTH, WIDTH), (1, WIDTH), (WIDTH, 1)]
     layers = [torch.randn(nets, *shape, device=device) * (shape[0] > 1) / shape[0] ** 0.5 for shape in shapes]
     optimizer = torch.optim.AdamW([layer.requires_grad_() for layer in layers], weight_decay=0.02)
@@ -297,18 +312,19 @@ def model(data: Data, without: str = "", members: int = 4, steps: int = 1000) ->
     with torch.no_grad():
         each = [scores(inputs, *(layer[number] for layer in layers)) for number in range(nets)]
         chances = torch.stack([torch.log_softmax(torch.where(valid, found, -1e9), 1) for found in each])
-    return chances.view(FOLDS, members, *valid.shape).mean(1).argmax(2).cpu().numpy()
+    return chances.view(FOLDS + 1, members, *valid.shape).mean(1).argmax(2).cpu().numpy()
 
 
 def show(data: Data, name: str, picks: Picks) -> None:
-    """Print a line: models, their 90th percentile, other programs, the kinds in all programs, and the worst model."""
+    """Print a line: models, their 90th percentile, those kept away, other programs, kinds, and the worst model."""
     picks = np.broadcast_to(picks, data.held.shape)
     scores = data.score(picks, ("pointwise", "reduction", "persistent"))
     pieces = r"\dx\d|^(pointwise|embedding|drawn)|^(upsample|pool|argmax|cumsum)$|-fp(16|32)$"
     models = {program: score for program, score in scores.items() if not re.search(pieces, program)}
     others = [score for program, score in scores.items() if program not in models]
+    away = [models.pop(program) for program in KEPT_AWAY if program in models]
     kinds = [list(data.score(picks, [kind]).values()) for kind in ("pointwise", "reduction", "persistent")]
-    means = [exp(np.mean(np.log(group))) for group in ([*models.values()], others, *kinds)]
+    means = [exp(np.mean(np.log(group))) for group in ([*models.values()], away, others, *kinds)]
     means.insert(1, float(np.percentile([*models.values()], 90)))
     worst = max(models, key=lambda program: models[program])
     print(f"{name:30}", *(f"{mean:9.4f}" for mean in means), f"  {worst} {models[worst]:.3f}", flush=True)
@@ -322,7 +338,7 @@ def main() -> None:
     arguments = parser.parse_args()
     data = Data(arguments.data)
     print(f"{len(data.measured)} kernels, {len(data.usual)} programs, {len(data.fold)} families")
-    print(f"{'':30}    models       p90    pieces pointwise    looped persistent worst model")
+    print(f"{'':30}    models       p90      away    pieces pointwise    looped persistent worst model")
     own = np.array([np.argmin(record["warm"][: record["own"]]) for record in data.kernels])
     show(data, "Inductor's first config", np.zeros(len(own), np.int64))
     show(data, "Inductor's, benchmarked warm", own)

@@ -26,6 +26,7 @@ from diode_lut.problem import (
     NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
+    OF_KERNELS,
     OP_SIZES,
     OPS,
     VARIANTS,
@@ -166,7 +167,7 @@ def receipt() -> Schema:
     generated = schema["$defs"]["generated"]
     generated["properties"]["op"]["enum"] = list(GENERATED)
     generated["properties"]["variant"]["enum"] = [variant for op in GENERATED for variant in VARIANTS[op]]
-    for name in ("x", "y", "r"):
+    for name in OF_KERNELS:
         generated["properties"][name.upper()] = {**described(*SIZES[name]), "$ref": "#/$defs/size"}
     generated["anyOf"] = [of_generated(op) for op in GENERATED]
     return schema
@@ -175,7 +176,7 @@ def receipt() -> Schema:
 def of_generated(op: str) -> Schema:
     """The values that go together: what a generated kernel of the op has."""
     sizes = [name.upper() for name in OP_SIZES[op]]
-    absent: Schema = {name: False for name in ("X", "Y", "R") if name not in sizes}
+    absent: Schema = {name: False for name in map(str.upper, OF_KERNELS) if name not in sizes}
     rules = {"op": {"const": op}, "variant": {"enum": list(VARIANTS[op])}, **absent}
     return {"properties": rules, "required": sizes}
 

@@ -1,8 +1,10 @@
 """Rows for the kernels that Inductor generates: ranges of sizes in which one config loses least.
 
 Models seldom share such kernels, so rows are made for ranges of sizes. The problems of a variant are divided at a power
-of two, where this saves most time, again and again until no division saves enough. The ranges of the parts cover all
-sizes, so there is no miss. A single problem on which another config is clearly faster has a row of its own.
+of two, where this saves most time, again and again until no division saves enough. A row covers the measured sizes of
+its part, up to the next power of two: beyond, its config may take several times as long as Inductor's. Smaller
+pointwise kernels are covered too, because they take little time whatever their config. A single problem on which
+another config is clearly faster has a row of its own.
 """
 
 from __future__ import annotations
@@ -16,30 +18,29 @@ import numpy.typing as npt
 from diode_lut.problem import MAX_SIZE, OP_SIZES, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
+from diode_lut.templates.generated import rounded_up
 
 Losses = npt.NDArray[np.float64]
 """By problem and config: the logarithm of time over the best time, NaN if it was not measured."""
 
-LEAST_PROBLEMS = 4
+LEAST_PROBLEMS = 2
 """Minimum number of problems of a part."""
 
-LEAST_SAVING = 0.05
+LEAST_SAVING = 0.2
 """Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise."""
 
 WORST_LOSS = 1.0
 """Larger losses count as this: such a config is out of the question, by however much."""
 
-LEAST_SHARE = 0.6
-"""Minimum share of a part's problems that were measured with its config."""
+LEAST_SHARE = 0.95
+"""Minimum share of a part's problems that were measured with its config. Kernels differ more than their problems tell,
+so a config that few were measured with may take several times as long with the others."""
 
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
 
 CLEARLY_FASTER = 0.03
 """Minimum mean loss that a row for a single problem saves."""
-
-LEAST_BOTH = 3
-"""Minimum number of problems with both forms, to compare them."""
 
 
 class _Area(NamedTuple):
@@ -57,25 +58,22 @@ class _Kernels(NamedTuple):
     losses: Losses
 
     def bests(self, numbers: npt.NDArray[np.intp]) -> list[tuple[int, float]]:
-        """Return the best config of each template, by number, and its summed loss.
+        """Return the best config of each template, by number, and its summed loss on the problems of the template.
 
-        The template of most problems comes first. The next counts only for problems that were not measured with it.
+        The template of most problems comes first.
         """
-        found = []
         losses = self.losses[numbers]
-        left = np.ones(len(numbers), np.bool_)
         by_template: dict[str, list[int]] = {}
         for place, config in enumerate(self.configs):
             by_template.setdefault(config.template, []).append(place)
-        having = {name: ~np.isnan(losses[:, places]).all(axis=1) for name, places in by_template.items()}
-        for name in sorted(having, key=lambda name: -int(having[name].sum())):
-            own = left & having[name]
-            if own.any():
-                means = _means(losses[own][:, by_template[name]])
+        found = []
+        for places in by_template.values():
+            own = losses[~np.isnan(losses[:, places]).all(axis=1)][:, places]
+            if len(own):
+                means = _means(own)
                 best = int(means.argmin())
-                found.append((by_template[name][best], float(means[best]) * int(own.sum())))
-            left &= ~having[name]
-        return found
+                found.append((len(own), places[best], float(means[best]) * len(own)))
+        return [(place, loss) for _, place, loss in sorted(found, key=lambda each: -each[0])]
 
     def loss(self, numbers: npt.NDArray[np.intp]) -> float:
         """Return the summed loss of the best configs."""
@@ -102,43 +100,50 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
             if config in of_problem:
                 losses[number, place] = min(np.log(of_problem[config] / best), WORST_LOSS)
                 gains[number, place] = np.log(of_problem.get(DEFAULT, np.nan) / of_problem[config])
-    first = problems[0]
-    sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in OP_SIZES[first.op]}
+    op, variant = problems[0].op, problems[0].variant
+    anything = Entry(op, None, None, None, None, None, None, None, candidates=(), variant=variant)
+    names = [name for name in OP_SIZES[op] if (name, variant) != ("y", "flat")]
+    sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in names}
     measured = _Kernels(sizes, configs, losses)
     rows: list[Entry] = []
     for part in _divided(measured, _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))):
         chosen = list(_chosen(measured, part.numbers))
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
-        ranges: dict[str, Any] = {name: each for name, each in part.ranges.items() if each != (1, MAX_SIZE)}
-        rows.append(_row(first, candidates, len(part.numbers))._replace(**ranges))
-        rows += _exact(problems, measured, gains, part.numbers, chosen[0])
+        ranges: dict[str, Any] = {}
+        for name, (low, high) in part.ranges.items():
+            least, most = int(sizes[name][part.numbers].min()), int(sizes[name][part.numbers].max())
+            low = low if (op, name) == ("pointwise", "x") else max(low, rounded_up(least) // 2 + 1)
+            ranges[name] = low, min(high, rounded_up(most))
+        row = anything._replace(candidates=candidates, problems=len(part.numbers), **ranges)
+        rows += [row, *_exact(problems, measured, gains, part.numbers, row)]
     return rows
 
 
-def _row(problem: Problem, candidates: tuple[Candidate, ...], problems: int) -> Entry:
-    """Return a row for all sizes of a problem's kind."""
-    nothing = dict.fromkeys(("dtype", "layout", "align", "b", "m", "n", "k"))
-    return Entry(problem.op, **nothing, candidates=candidates, problems=problems, variant=problem.variant)
-
-
 def _exact(
-    problems: Sequence[Problem], measured: _Kernels, gains: Losses, numbers: npt.NDArray[np.intp], chosen: int
+    problems: Sequence[Problem],
+    measured: _Kernels,
+    gains: Losses,
+    numbers: npt.NDArray[np.intp],
+    of_part: Entry,
 ) -> Iterator[Entry]:
-    """Yield rows for single problems of a part on which another config is clearly faster than the part's config."""
+    """Yield rows for single sizes of a part at which another config is clearly faster than the config of its row.
+
+    Configs of each form are compared, because a kernel with several reductions keeps its form. The rows have the part's
+    range of ``loads``.
+    """
+    usual = {config.template: measured.configs.index(config) for config in reversed(of_part.configs)}
     by_problem: dict[Problem, list[int]] = {}
     for number in numbers.tolist():
-        by_problem.setdefault(problems[number], []).append(number)
+        by_problem.setdefault(problems[number]._replace(loads=1), []).append(number)
     for problem, own in by_problem.items():
         means = _means(measured.losses[own], share=0)
-        if means[chosen] - means.min() > CLEARLY_FASTER:
-            sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes}
-            by_template: dict[str, int] = {}  # the best of each: a kernel with several reductions keeps its form
-            for place in np.argsort(means, kind="stable")[: int(np.isfinite(means).sum())].tolist():
-                by_template.setdefault(measured.configs[place].template, place)
-            candidates = [
-                Candidate(measured.configs[place], _gain(gains[own, place])) for place in by_template.values()
-            ]
-            yield _row(problem, tuple(candidates), len(own))._replace(**sizes)
+        places = _forms(measured, np.array(own))
+        pairs = [(place, usual.get(measured.configs[place].template)) for place in places]
+        pairs.append((places[0], measured.configs.index(of_part.best.config)))
+        if any(other is None or means[other] - means[place] > CLEARLY_FASTER for place, other in pairs):
+            sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes if name != "loads"}
+            candidates = tuple(Candidate(measured.configs[place], _gain(gains[own, place])) for place in places)
+            yield of_part._replace(candidates=candidates, problems=len(own), **sizes)
 
 
 def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:
@@ -162,26 +167,29 @@ def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:
     yield from _divided(measured, _Area(part.numbers[~below], {**part.ranges, name: (border + 1, high)}))
 
 
-def _chosen(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> Iterator[int]:
-    """Yield the configs of a part's row, by number: the best, the best of the other form, and one with smaller blocks.
+def _forms(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> list[int]:
+    """Return the best config of each form, by number.
 
-    The other form goes first if it is faster on the problems with both. The last config can run where the others
-    cannot, such as in a kernel that needs more elements for each thread, or a persistent reduction of a longer r.
+    The form of most problems goes first, unless another is faster on the problems with both.
     """
-    losses = measured.losses[numbers]
-    (best, _), *more = measured.bests(numbers)
-    template = measured.configs[best].template
-    others = np.array([config.template != template for config in measured.configs])
-    both = np.flatnonzero(~np.isnan(losses[:, others]).all(axis=1) & ~np.isnan(losses[:, best]))
-    order = [best, *(place for place, _ in more)]
-    if len(both) >= LEAST_BOTH:
-        of_both = np.where(others, _means(losses[both]), np.inf)
-        other = int(of_both.argmin())
-        faster = float(losses[both, best].mean() - of_both[other]) > OTHER_FORM
-        order = [other, best] if faster else [best, other]
+    order = [place for place, _ in measured.bests(numbers)]
+    both = measured.losses[numbers][:, order]
+    both = both[~np.isnan(both).any(axis=1)]
+    if len(both) and both[:, 0].mean() - both[:, -1].mean() > OTHER_FORM:
+        order.reverse()
+    return order
+
+
+def _chosen(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> Iterator[int]:
+    """Yield the configs of a part's row, by number: the best of each form, and one with smaller blocks.
+
+    The last config can run where the others cannot, such as in a kernel that needs more elements for each thread, or a
+    persistent reduction of a longer r.
+    """
+    order = _forms(measured, numbers)
     yield from order
     last = measured.configs[order[-1]]
-    means = _means(losses)
+    means = _means(measured.losses[numbers])
     smaller = [
         place
         for place, config in enumerate(measured.configs)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.triton import FixedTritonConfig, TritonKernel
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
 
@@ -95,12 +96,18 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
 
     if features.is_reduction():
         variant = features.get_reduction_hint(scores or None).name.lower()
+        if variant == "default" and scores.get("r0_", 0):
+            variant = "mixed"
         return Problem.generated("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
+    nodes = [node.read_writes for node in features.scheduler_nodes()]
+    written = {write.name for node in nodes for write in node.writes}
+    reads = {(read.name, read.index) for node in nodes for read in node.reads if isinstance(read, MemoryDep)}
+    loads = max(sum(name not in written for name, _ in reads), 1)
     if "y" not in tiling:
-        return Problem.generated("pointwise", "flat", x=size(features.numel))
+        return Problem.generated("pointwise", "flat", x=size(features.numel), loads=loads)
     x, y = (scores.get(name, 0) for name in "xy")
     variant = "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
-    return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]))
+    return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
 
 
 def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from diode_lut.errors import ProblemError, ReceiptError
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware
-from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OP_SIZES, Problem
+from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OF_KERNELS, OP_SIZES, Problem
 from diode_lut.receipts.receipt import (
     MAX_BYTES,
     MAX_PERMILLE,
@@ -104,6 +104,7 @@ class _GeneratedJson(_Json, kw_only=True, dict=True):
     X: _Size
     Y: _Size | UnsetType = UNSET
     R: _Size | UnsetType = UNSET
+    LOADS: _Size | UnsetType = UNSET
     calls: _Calls
     tier: _TierName | UnsetType = UNSET
     digest: str | UnsetType = UNSET
@@ -113,7 +114,7 @@ class _GeneratedJson(_Json, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         """Make the kernel, so that an error names the place of this object."""
-        sizes = {name: size for name in "xyr" if (size := getattr(self, name.upper())) is not UNSET}
+        sizes = {name: size for name in OF_KERNELS if (size := getattr(self, name.upper())) is not UNSET}
         problem = Problem.generated(self.op, self.variant, **sizes)
         if tuple(sizes) != OP_SIZES[problem.op] or problem.op != self.op:
             raise ProblemError(f"{self.op} has the sizes {', '.join(map(str.upper, OP_SIZES[problem.op]))}")

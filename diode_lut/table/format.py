@@ -150,6 +150,10 @@ SIZES = {
     "x": ("X", "Of a generated kernel: elements, or rows that are reduced to an element each."),
     "y": ("Y", "Of a tiled pointwise kernel: rows of X elements."),
     "r": ("R", "Of a reduction: elements that are reduced to one."),
+    "loads": (
+        "Loads",
+        "Of a pointwise kernel: elements that it reads for each that it computes; 1 if none.",
+    ),
 }
 """Title and description of each size."""
 
@@ -186,8 +190,8 @@ ROW_FIELDS = {
         "the result; whether there is a bias; whether accumulation is fast, and less precise. Of attention: its mask "
         "(full: none; causal; computed from indices; captured: reads tensors), and what modifies scores, if anything "
         "does (computed; captured: reads tensors). Of a reduction: contiguous along r (inner) or x (outer), or another "
-        "hint of Inductor's. Of a pointwise kernel: one dimension (flat) or two (tiled), read and written more "
-        "contiguously along x (tiled-x) or never (tiled-y).",
+        "hint of Inductor's, with reads along r (mixed) or without (default). Of a pointwise kernel: one dimension "
+        "(flat) or two (tiled), read and written more contiguously along x (tiled-x) or never (tiled-y).",
     ),
     **{name: described(RANGE, *SIZES[name]) for name in SIZE_FIELDS},
     "n_align": described(
@@ -294,7 +298,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
     Entries with the same key, which a good table does not have, are sorted by the rest of their contents.
     """
     op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, *more = entry
-    h, g, v, n_align, x, y, r = more
+    h, g, v, n_align, *of_kernels = more
     return (
         _OPS[op],
         _DTYPES[dtype],
@@ -302,7 +306,7 @@ def canonical_order(entry: Entry) -> tuple[Any, ...]:
         _ALIGNS[align],
         _EPILOGUES[epilogue],
         _VARIANTS[variant],
-        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v, x, y, r)],
+        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v, *of_kernels)],
         _ALIGNS[n_align],
         tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
         problems or 0,

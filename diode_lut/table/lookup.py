@@ -269,7 +269,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
     Its number of heads is a multiple of the heads that share keys, unless the rows cover no such number.
     """
     pairs = zip(box(one), box(other), strict=True)
-    b, m, _, k, h, g, v, x, y, r = (max(low, other_low) for (low, _), (other_low, _) in pairs)
+    b, m, _, k, h, g, v, *of_kernels = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     n = _shared_n(one, other)
     assert n is not None
     multiple = -(-h // g) * g
@@ -281,7 +281,7 @@ def shared_problem(one: Entry, other: Entry) -> Problem:
             kind = (value or first for value, (first, *_) in zip(named, DOMAINS[op], strict=True))
             dtype, layout, epilogue, variant = kind
             batch = b if op in BATCHED else 1
-            problem = Problem(op, dtype, layout, align, batch, m, n, k, epilogue, variant, h, g, v, x, y, r)
+            problem = Problem(op, dtype, layout, align, batch, m, n, k, epilogue, variant, h, g, v, *of_kernels)
             if one.covers(problem) and other.covers(problem):
                 return problem
     raise AssertionError("the rows share no problem")

@@ -402,9 +402,9 @@ class RowDecoder:
         ):
             for fault in mismatches(row):
                 raise fault
-        h, g, v, x, y, r = sizes
+        h, g, v, *of_kernels = sizes
         values = op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant
-        return _new(Entry, (*values, h, g, v, n_align, x, y, r))
+        return _new(Entry, (*values, h, g, v, n_align, *of_kernels))
 
     def _candidates(self, configs: Sequence[Any]) -> tuple[Candidate, ...]:
         parts = self._parts

@@ -17,6 +17,7 @@ from diode_lut.problem import (
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
+    OF_KERNELS,
     OP_SIZES,
     SIZE_FIELDS,
     Problem,
@@ -72,6 +73,7 @@ class Entry(NamedTuple):
     x: Range | None = None
     y: Range | None = None
     r: Range | None = None
+    loads: Range | None = None
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -94,13 +96,13 @@ class Entry(NamedTuple):
         if self.op in ATTENTION:
             return self.b, self.m, self.n, self.k, self.h, self.g, self.v
         if self.op in GENERATED:
-            return (None,) * 7 + (self.x, self.y, self.r)
+            return (None,) * 7 + (self.x, self.y, self.r, self.loads)
         return self.b, self.m, self.n, self.k
 
     @property
     def key(self) -> tuple[str | int | Range | None, ...]:
         """The values of KEY_FIELDS."""
-        sizes = self.b, self.m, self.n, self.k, self.h, self.g, self.v, self.x, self.y, self.r
+        sizes = self.b, self.m, self.n, self.k, self.h, self.g, self.v, self.x, self.y, self.r, self.loads
         return (*self.kind, *sizes, self.n_align)
 
     def covers(self, problem: Problem) -> bool:
@@ -123,6 +125,7 @@ class Entry(NamedTuple):
             and (self.x is None or self.x[0] <= problem.x <= self.x[1])
             and (self.y is None or self.y[0] <= problem.y <= self.y[1])
             and (self.r is None or self.r[0] <= problem.r <= self.r[1])
+            and (self.loads is None or self.loads[0] <= problem.loads <= self.loads[1])
         )
 
     @property
@@ -190,18 +193,19 @@ def coverage(entry: Entry) -> Coverage:
 ANY: Range = (1, MAX_SIZE)
 ABSENT: Range = (1, 1)
 """The range of a size for ops without that size."""
+_NO_KERNEL = (ABSENT,) * len(OF_KERNELS)
 
 
 def box(entry: Entry) -> tuple[Range, ...]:
     """Return the row's ranges of SIZE_FIELDS."""
     if entry.op in GENERATED:
-        own = (getattr(entry, name) or ANY if name in OP_SIZES[entry.op] else ABSENT for name in "xyr")
+        own = (getattr(entry, name) or ANY if name in OP_SIZES[entry.op] else ABSENT for name in OF_KERNELS)
         return (ABSENT,) * 7 + tuple(own)
     unbatched = entry.op is not None and entry.op not in BATCHED
     sizes = (ABSENT if unbatched else entry.b or ANY, entry.m or ANY, entry.n or ANY, entry.k or ANY)
     if entry.op in ATTENTION:
-        return (*sizes, entry.h or ANY, entry.g or ANY, entry.v or ANY, ABSENT, ABSENT, ABSENT)
-    return sizes + (ABSENT,) * 6
+        return (*sizes, entry.h or ANY, entry.g or ANY, entry.v or ANY, *_NO_KERNEL)
+    return (*sizes, ABSENT, ABSENT, ABSENT, *_NO_KERNEL)
 
 
 class _HasKind(Protocol):

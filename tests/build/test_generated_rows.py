@@ -1,4 +1,4 @@
-"""Rows for generated kernels: ranges that cover all sizes, and rows for single problems."""
+"""Rows for generated kernels: ranges of measured sizes, and rows for single problems."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ def kernel(x: int, r: int) -> Problem:
 
 
 def test_sizes_are_divided_where_it_pays() -> None:
-    """Each side of a border gets its config, nothing is missed, and gains are over Inductor's first config."""
+    """Each side of a border gets its config, up to where measurements end. Gains are over Inductor's first config."""
     problems = [kernel(1024, 1 << power) for power in range(5, 15)]
     times = [
         {DEFAULT: 3.0, SHORT: 1.0 if each.r <= 512 else 2.0, LONG: 2.0 if each.r <= 512 else 1.0} for each in problems
     ]
     below, above = sorted(kernel_rows(problems, times), key=lambda row: row.r or (0, 0))
-    assert (below.r, above.r) == ((1, 512), (513, 2**31 - 1))
+    assert (below.r, above.r) == ((17, 512), (513, 16384))
     assert (below.best, above.best) == ((SHORT, 3000), (LONG, 3000))
-    assert (below.x, below.problems, above.problems) == (None, 5, 5)
-    assert Index([below, above]).find(kernel(1, 1)) == below
+    assert (below.x, below.problems, above.problems) == ((513, 1024), 5, 5)
+    index = Index([below, above])
+    assert index.find(kernel(1000, 17)) == below
+    assert index.find(kernel(1000, 16)) is index.find(kernel(1025, 17)) is None
 
 
 def test_a_problem_with_another_best_config_has_its_own_row() -> None:
@@ -35,5 +37,31 @@ def test_a_problem_with_another_best_config_has_its_own_row() -> None:
     times[3] = {DEFAULT: 2.0, SHORT: 1.5, KEPT: 1.0}
     single, every = sorted(kernel_rows(problems, times), key=lambda row: row.volume)
     assert (single.x, single.r, single.configs) == ((1024, 1024), (103, 103), (KEPT, SHORT))
-    assert (every.best.config, every.x, every.r) == (SHORT, None, None)
+    assert (every.best.config, every.x, every.r) == (SHORT, (513, 1024), (65, 128))
     assert Index([single, every]).find(problems[3]) == single
+
+
+def test_loads_of_pointwise_kernels() -> None:
+    """Kernels that read more have another config. A row for a single size has the range of loads of its part."""
+    wide, square = Config("pointwise", (128, 2, 4)), Config("pointwise", (32, 8, 64))
+    problems = [
+        Problem.generated("pointwise", "tiled", x=x, y=64, loads=loads)
+        for x in (300, 400, 500)
+        for loads in (1, 5, 6, 7)
+    ]
+    times = [{wide: 1.0 if each.loads == 1 else 3.0, square: 2.0 if each.loads == 1 else 1.0} for each in problems]
+    times[1:4] = [{wide: 1.0, square: 1.2}] * 3
+    rows = sorted(kernel_rows(problems, times), key=lambda row: (row.volume, row.loads or (0, 0)))
+    assert [(row.best.config, row.x, row.loads) for row in rows] == [
+        (wide, (300, 300), (5, 8)),
+        (wide, (1, 512), (1, 1)),
+        (square, (1, 512), (5, 8)),
+    ]
+
+
+def test_flat_kernels_have_no_y() -> None:
+    (row,) = kernel_rows(
+        [Problem.generated("pointwise", "flat", x=x, loads=2) for x in (600, 700)],
+        [{Config("pointwise", (512, 4)): 1.0}] * 2,
+    )
+    assert (row.x, row.y, row.loads) == ((1, 1024), None, (2, 2))

@@ -77,7 +77,7 @@ def of_one_kind(entry: Entry) -> Entry:
     found = entry._replace(
         op=entry.op and op, dtype=entry.dtype and dtype, layout=entry.layout and layout, align=entry.align and align
     )
-    return found._replace(variant=None, **dict.fromkeys("hgvxyr"))
+    return found._replace(variant=None, loads=None, **dict.fromkeys("hgvxyr"))
 
 
 def with_sizes_of(problem: Problem) -> Problem:

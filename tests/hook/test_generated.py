@@ -39,6 +39,15 @@ SOFTMAX: Program = (lambda x: torch.softmax(x.float(), -1), [Input((8192, 128))]
 NORM: Program = (lambda x: layer_norm(x, (768,)), [Input((8192, 768))])
 LONG: Program = (lambda x: x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True)), [Input((2048, 4096))])
 SHORT: Program = (LONG[0], [Input((8192, 128))])
+ROTARY: Program = (
+    lambda x, cosine, sine: x * cosine + torch.cat((-x.chunk(2, -1)[1], x.chunk(2, -1)[0]), -1) * sine,
+    [Input((1, 32, 2048, 128)), Input((2048, 128)), Input((2048, 128))],
+)
+ADDED: Program = (lambda x, y: (x + y) * gelu(x), [Input((8192, 1536)), Input((8192, 1536))])
+MIXED: Program = (
+    lambda x, y: (x.transpose(1, 2) + y).float().square().sum(-1),
+    [Input((8, 96, 8192)), Input((8, 8192, 96))],
+)
 COLUMNS: Program = (lambda x: x.float().sum(0), [Input((128, 8192))])
 
 
@@ -119,9 +128,12 @@ def test_row_becomes_the_kernel(
     ("program", "problem"),
     [
         pytest.param(GELU, "pointwise flat x 12582912", id="pointwise"),
-        pytest.param(TRANSPOSE, "pointwise tiled-x x 384 y 8192", id="tiles"),
+        pytest.param(TRANSPOSE, "pointwise tiled-x x 384 y 8192 loads 2", id="tiles"),
         pytest.param(SOFTMAX, "reduction inner x 8192 r 128", id="rows"),
         pytest.param(COLUMNS, "reduction outer x 8192 r 128", id="columns"),
+        pytest.param(ROTARY, "pointwise flat x 8388608 loads 5", id="loads"),
+        pytest.param(ADDED, "pointwise flat x 12582912 loads 2", id="a buffer that is read twice"),
+        pytest.param(MIXED, "reduction mixed x 65536 r 96", id="mixed"),
     ],
 )
 def test_the_problem_is_read_off_the_kernel(program: Program, problem: str, rows: Rows) -> None:

@@ -54,7 +54,7 @@ def test_everything_is_reported_at_once(good: str, save: Save) -> None:
         "12:35: entries[1].configs[0].block_m: unknown field (known: template, pad, gain_permille)",
         (
             "13:12: entries[1].nota: unknown field (known: op, dtype, layout, align, epilogue, variant, b, m, n, k, "
-            "h, g, v, x, y, r, n_align, problems, configs, note)"
+            "h, g, v, x, y, r, loads, n_align, problems, configs, note)"
         ),
     ]
 
