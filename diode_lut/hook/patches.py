@@ -66,8 +66,17 @@ PATCHES = (
         registers=True,
     ),
     Patch(
+        *(
+            "torch._inductor.select_algorithm",
+            "AlgorithmSelectorCache._register_default_preprocessing_fns",
+            f"{_HERE}:register_filter",
+        ),
+        "C++ kernels and grouped matmuls are offered without asking the choices handler; who registers with "
+        "add_preprocessing_fn makes the cache of timings, which initialises CUDA in PyTorch 2.11",
+    ),
+    Patch(
         *("torch._inductor.select_algorithm", "add_preprocessing_fn", f"{_HERE}:add_filter"),
-        "C++ kernels and grouped matmuls are offered without asking the choices handler",
+        "the same, for a cache of timings that was made before",
         registers=True,
     ),
     Patch(
@@ -410,9 +419,27 @@ def take_over_this_thread(virtualized: Any) -> Undo:
     return partial(virtualized.V.set_choices_handler, before)
 
 
+def register_filter(register_defaults: Callable[[Any], None], cache_of_timings: Any) -> None:
+    """Have Inductor show us each list of choices, after its own functions."""
+    register_defaults(cache_of_timings)
+    cache_of_timings.add_preprocessing_fn(filter_choices)
+
+
 def add_filter(select_algorithm: Any) -> Undo:
-    """Have Inductor show us each list of choices."""
-    return _register(select_algorithm, "add_preprocessing_fn", filter_choices)
+    """Have Inductor show us each list of choices if it has made its cache of timings. Undo it for a later cache too."""
+
+    def registered() -> list[Any]:
+        cache_of_timings = select_algorithm._ALGORITHM_SELECTOR_CACHE
+        return [] if cache_of_timings is None else [cache_of_timings.preprocessing_fns]
+
+    def undo() -> None:
+        for functions in registered():
+            if filter_choices in functions:
+                functions.remove(filter_choices)
+
+    for functions in registered():
+        functions.append(filter_choices)
+    return undo
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
@@ -467,8 +494,7 @@ def what_is_missing() -> list[str]:
     try:
         for module in dict.fromkeys(patch.module for patch in PATCHES if patch.during == ALWAYS):
             import_module(module)
-        from torch._inductor import config
-        from torch._inductor.select_algorithm import get_algorithm_selector_cache
+        from torch._inductor import config, select_algorithm
         from torch._inductor.virtualized import V
 
         from diode_lut.hook.handler import DiodeChoices
@@ -478,7 +504,8 @@ def what_is_missing() -> list[str]:
             missing.append(f"new threads get choices from {config.inductor_choices_class}")
         if not isinstance(V.choices, DiodeChoices):
             missing.append(f"this thread gets choices from {type(V.choices).__name__}")
-        if filter_choices not in get_algorithm_selector_cache().preprocessing_fns:
+        cache_of_timings = select_algorithm._ALGORITHM_SELECTOR_CACHE
+        if cache_of_timings is not None and filter_choices not in cache_of_timings.preprocessing_fns:
             missing.append("Inductor does not show its lists of choices")
         needed = (patch for patch in PATCHES if patch.during == ALWAYS and is_needed(patch))
         return missing + [f"another package has replaced {patch}" for patch in needed if not is_in_place(patch)]

@@ -38,6 +38,20 @@ assert get_algorithm_selector_cache().preprocessing_fns.count(filter_choices) ==
 """
 
 
+NO_CACHE = """
+import diode_lut, torch._inductor.select_algorithm as select_algorithm
+assert select_algorithm._ALGORITHM_SELECTOR_CACHE is None
+select_algorithm.get_algorithm_selector_cache().add_preprocessing_fn(len)
+select_algorithm.clear_preprocessing_fns(clear_defaults=False)
+"""
+
+
+def test_importing_does_not_make_the_cache_of_timings() -> None:
+    """It would initialise CUDA in PyTorch 2.11. Our function is in it once, also after the user's were removed."""
+    done = in_new_process(f"{NO_CACHE}\n{SERVED}\n{ONCE}")
+    assert done.returncode == 0, done.stderr
+
+
 def test_diode_lut_imported_first() -> None:
     """The handler is ours in this thread and in new ones; and once only, after diode_lut has been loaded again."""
     again = f"import importlib; importlib.reload(diode_lut)\n{ONCE}\n{SERVED}"
@@ -116,7 +130,7 @@ ask = hook.get_template_configs
 
 MOVED_ON = {
     "part of diode_lut missing": "import sys; sys.modules['orjson'] = None",
-    "function missing": "del select_algorithm.add_preprocessing_fn",
+    "function missing": "from torch._inductor.ir import ConcatKernel as own; del own.can_realize_into_without_copy",
     "module missing": "import sys; sys.modules['torch._inductor.kernel_template_choice'] = None",
     "the hook's signature changed": "hook.get_template_configs = lambda self, *_, **more: ask(self, *_, **more)",
     "signature changed": "cpp_bmm_template.CppBmmTemplate.add_choices = lambda layout: None",
