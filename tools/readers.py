@@ -26,7 +26,7 @@ from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import Threshold
 from diode_lut.errors import DiodeLutError
-from diode_lut.evaluate.evaluation import read_solution
+from diode_lut.evaluate import read_solution
 from diode_lut.formats import FORMATS, read, write_timings
 from diode_lut.formats import write_table as exported
 from diode_lut.formats.content import Facts, Timings

@@ -37,7 +37,7 @@ from diode_lut.templates.config import ATEN, Config
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.decide.sources import Source
-    from diode_lut.evaluate.evaluation import ReferenceKernels
+    from diode_lut.evaluate import ReferenceKernels
     from diode_lut.hardware import Hardware
     from diode_lut.model.ranking import Model
     from diode_lut.report import AskedProblem, Side
@@ -97,8 +97,7 @@ def evaluate_command(
     from rich.console import Console
 
     from diode_lut.decide.sources import Threshold
-    from diode_lut.evaluate import evaluate
-    from diode_lut.evaluate.formats import AsText, as_json, save_picture
+    from diode_lut.evaluate import AsText, as_json, evaluate, save_picture
     from diode_lut.settings import config
 
     if everything and model_file is None:
@@ -129,7 +128,7 @@ def evaluate_command(
 
 def _baseline(against: str) -> ReferenceKernels | str:
     """Read the solution file of this name, or return the config, as typed. ProblemError if it is neither."""
-    from diode_lut.evaluate.evaluation import read_solution
+    from diode_lut.evaluate import read_solution
 
     if against == STANDARD or Path(against).is_file():
         typed = FILE.convert(against, None, click.get_current_context())

@@ -26,9 +26,7 @@ from diode_lut.decide.sources import TableSource
 from diode_lut.distill import TrainingPlan, distill
 from diode_lut.distill.validation import as_text
 from diode_lut.errors import CollectError, ModelError, install_command
-from diode_lut.evaluate import Evaluation, evaluate
-from diode_lut.evaluate.evaluation import geometric_mean
-from diode_lut.evaluate.formats import AsText
+from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.collector import Executor, collect, open_executor

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from diode_lut.build.rows import WIDE
 from diode_lut.dataset import Dataset
-from diode_lut.evaluate.evaluation import geometric_mean
+from diode_lut.evaluate import geometric_mean
 from diode_lut.measure.collector import Executor, InProcess, collect
 from diode_lut.measure.problems import ends
 from diode_lut.problem import Problem
