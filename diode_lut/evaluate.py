@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import orjson
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -19,10 +18,10 @@ from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.sources import THRESHOLD, Source, Threshold
-from diode_lut.errors import DatasetError, ExchangeError, ProblemError, as_lines, printable
-from diode_lut.files import has_more_values, read_at_most, write_figure
-from diode_lut.problem import MATMULS, Problem
-from diode_lut.templates.config import ATEN, POINTER_TUNABLES, Config, baseline, pointer_gemm
+from diode_lut.errors import DatasetError, as_lines, printable
+from diode_lut.files import write_figure
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config, baseline
 
 MISS = "miss"
 """The origin of a case without an answer. Its choice is the op's baseline."""
@@ -247,51 +246,6 @@ def evaluate_on(
             f"{compared.name!r} was measured on none of the problems, so there is nothing to compare with"
         )
     return Evaluation(cases, len(measurements.unsolved), compared.name)
-
-
-_MAX_BYTES = 64 << 20
-_MAX_VALUES = 5_000_000
-_WHAT = "a max-autotune solution of torch-diode, an object with a list 'config' or 'configs'"
-
-
-def read_solution(path: Path, contents: bytes | None = None) -> ReferenceKernels:
-    """Return the kernels of a solution file, of which the fastest counts. ExchangeError if it is no such file.
-
-    ``contents`` are the bytes of a file that is not on disk.
-    """
-    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
-    if has_more_values(data, _MAX_VALUES):
-        raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {_WHAT})")
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise ExchangeError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected {_WHAT})") from None
-    parts = document if isinstance(document, dict) else {}
-    by_op = {op: parts[op] for op in MATMULS if op in parts} or dict.fromkeys(MATMULS, parts)
-    configs: dict[tuple[str, Any], set[Config]] = {}  # by op and sizes, which are None if a config is for all
-    faults: Counter[str] = Counter()
-    for op, part in by_op.items():
-        rows = part.get("configs", part.get("config")) if isinstance(part, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ExchangeError(f"{path}: not {_WHAT}")
-        for row in rows:
-            sizes = tuple(row.get(name) for name in "MNK")
-            try:
-                tunables = {name: row.get(name) for name in POINTER_TUNABLES}
-                config = Config.from_json({"template": pointer_gemm(op), **tunables})
-            except ProblemError as error:
-                faults[str(error)] += 1
-            else:
-                key = op, (sizes if all(type(size) is int for size in sizes) else None)
-                configs.setdefault(key, set()).add(config)
-    if not configs:
-        raise ExchangeError(f"{path}: no config in it is one that tables know: {', '.join(faults) or 'it is empty'}")
-
-    def configs_for(problem: Problem) -> set[Config]:
-        sizes = problem.m, problem.n, problem.k
-        return configs.get((problem.op, None), set()) | configs.get((problem.op, sizes), set())
-
-    return ReferenceKernels(path.name, configs_for)
 
 
 _COLUMNS = (

@@ -26,10 +26,10 @@ from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import Threshold
 from diode_lut.errors import DiodeLutError
-from diode_lut.evaluate import read_solution
 from diode_lut.formats import FORMATS, read, write_timings
 from diode_lut.formats import write_table as exported
 from diode_lut.formats.content import Facts, Timings
+from diode_lut.formats.other_tools import read_solution
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware

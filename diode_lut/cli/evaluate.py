@@ -128,7 +128,7 @@ def evaluate_command(
 
 def _baseline(against: str) -> ReferenceKernels | str:
     """Read the solution file of this name, or return the config, as typed. ProblemError if it is neither."""
-    from diode_lut.evaluate import read_solution
+    from diode_lut.formats.other_tools import read_solution
 
     if against == STANDARD or Path(against).is_file():
         typed = FILE.convert(against, None, click.get_current_context())
