@@ -34,7 +34,7 @@ from diode_lut.programs.launch import without_leaks
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime, read_traces, unpadded
 from diode_lut.programs.verdict import GemmChange, change_of, error_of, is_all_told, judge, student
-from diode_lut.receipts.receipt import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
+from diode_lut.receipts import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
 from diode_lut.table import read_table
 from tests.commands import run
 from tests.forks import ROOT

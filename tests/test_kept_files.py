@@ -14,7 +14,7 @@ from diode_lut.cli.arguments import ANY_OUTPUT, Output
 from diode_lut.dataset import pack, read_dataset
 from diode_lut.dataset.write import write_stream
 from diode_lut.model.weights import write_model
-from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts import Receipt, receipt_bytes
 from tests.commands import call
 from tests.dataset.test_stream import HEADER, RECORDS
 from tests.model.small import model

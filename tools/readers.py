@@ -35,8 +35,19 @@ from diode_lut.measure.problems import read_problems
 from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
-from diode_lut.receipts.read import decode_receipt, read_receipt
-from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions, receipt_bytes
+from diode_lut.receipts import (
+    Device,
+    Hit,
+    Miss,
+    Receipt,
+    Skip,
+    SourceRecord,
+    Unfused,
+    Versions,
+    decode_receipt,
+    read_receipt,
+    receipt_bytes,
+)
 from diode_lut.receipts.recorder import own_receipt, sources_seen
 from diode_lut.receipts.summary import as_json as receipt_as_json
 from diode_lut.receipts.summary import as_text as receipt_as_text

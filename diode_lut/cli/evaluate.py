@@ -320,8 +320,7 @@ def report_command(
 
 def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:
     """Return the questions on this architecture, the most frequent first. ReceiptError if there are none."""
-    from diode_lut.receipts.read import read_receipt
-    from diode_lut.receipts.receipt import merge_receipts
+    from diode_lut.receipts import merge_receipts, read_receipt
     from diode_lut.report import AskedProblem
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in receipts)
@@ -354,8 +353,7 @@ def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) ->
     how many calls each table and model answered, and the misses, by the time that they may have cost: an estimate from
     a roofline and from the model's expected saving. `collect --problems` takes receipts.
     """
-    from diode_lut.receipts.read import read_receipt
-    from diode_lut.receipts.receipt import merge_receipts, receipt_bytes
+    from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in files)
     if output is not None:

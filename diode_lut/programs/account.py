@@ -21,8 +21,7 @@ from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
-from diode_lut.receipts.read import read_receipt
-from diode_lut.receipts.receipt import FREEZABLE, Device, Hit, Receipt, merge_receipts, receipt_bytes
+from diode_lut.receipts import FREEZABLE, Device, Hit, Receipt, merge_receipts, read_receipt, receipt_bytes
 from diode_lut.receipts.receipt_file import AFTER_RUN
 from diode_lut.receipts.summary import Loss, freezing, losses
 from diode_lut.table import Entry

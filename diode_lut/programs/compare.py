@@ -31,7 +31,7 @@ from diode_lut.programs.verdict import (
     is_all_told,
     judge,
 )
-from diode_lut.receipts.receipt import Receipt
+from diode_lut.receipts import Receipt
 from diode_lut.receipts.summary import losses
 from diode_lut.settings import USER
 from diode_lut.table import Entry, read_table

@@ -14,7 +14,7 @@ from diode_lut.programs.account import counted
 from diode_lut.programs.compare import WORDS, Comparison, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
-from diode_lut.receipts.receipt import Device, SourceRecord
+from diode_lut.receipts import Device, SourceRecord
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 

@@ -24,8 +24,7 @@ from diode_lut.hardware import Hardware, slug
 from diode_lut.problem import Problem
 from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
-from diode_lut.receipts.read import read_receipt
-from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts import Receipt, read_receipt, receipt_bytes
 from diode_lut.receipts.summary import losses
 from diode_lut.table import read_hardware, read_table
 from diode_lut.templates.config import Config

@@ -21,8 +21,7 @@ from diode_lut.decide.sources import ABSTAIN, Decision
 from diode_lut.hardware import Hardware
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import __version__, in_forked_children
-from diode_lut.receipts import receipt_file
-from diode_lut.receipts.receipt import (
+from diode_lut.receipts import (
     Device,
     GeneratedKernel,
     Hit,
@@ -34,6 +33,7 @@ from diode_lut.receipts.receipt import (
     Unfused,
     Versions,
     merge_receipts,
+    receipt_file,
 )
 from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry

@@ -24,7 +24,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.errors import as_command
 from diode_lut.measure.problems import random_problems
 from diode_lut.problem import DTYPES, GEMMS, Problem
-from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, receipt_bytes
+from diode_lut.receipts import Device, Hit, Miss, Receipt, receipt_bytes
 from diode_lut.settings import config
 from diode_lut.table import Table, read_table, write_table
 from diode_lut.table.format import key_text
