@@ -32,7 +32,7 @@ from diode_lut.formats.content import Facts, Timings
 from diode_lut.formats.other_tools import read_solution
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
-from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
+from diode_lut.model import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
 from diode_lut.receipts import (

@@ -246,7 +246,7 @@ def distill_command(
     It uses the timings of both stages, and validates the model on problems kept from training. Training takes a quarter
     of an hour for 10,000 problems on two CPU cores.
     """
-    from diode_lut.model.header import SUFFIX
+    from diode_lut.model import SUFFIX
     from diode_lut.model.weights import write_model
 
     if output.suffix != SUFFIX:

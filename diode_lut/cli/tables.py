@@ -43,7 +43,7 @@ def show_command(file: Typed) -> None:
     """
     from diode_lut.dataset import is_dataset, read_dataset
     from diode_lut.dataset.dataset import as_lines
-    from diode_lut.model.header import header_text
+    from diode_lut.model import header_text
     from diode_lut.table.read import table_of
     from diode_lut.table.table import as_text
 

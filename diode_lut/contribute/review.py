@@ -20,7 +20,7 @@ from diode_lut.decide.sources import ModelSource, Source, TableSource
 from diode_lut.errors import DatasetError, ModelError, TableError, as_command
 from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.hardware import known_gpu, slug
-from diode_lut.model.header import SUFFIX
+from diode_lut.model import SUFFIX
 from diode_lut.model.training_set import TEST, TRAIN, Split
 from diode_lut.table import Entry, Table
 from diode_lut.table.faults import Fault

@@ -22,15 +22,19 @@ from zlib import crc32
 
 import msgpack
 
-from diode_lut.dataset.dataset import ZSTD_MAGIC, Dataset, Readable, chunks, opened
-from diode_lut.dataset.record import (
+from diode_lut.dataset.dataset import (
     MAGIC,
+    ZSTD_MAGIC,
+    Dataset,
     Header,
     Lost,
+    Readable,
     Record,
     RecordDecoder,
+    chunks,
     header_from_wire,
     header_to_wire,
+    opened,
     record_to_wire,
 )
 from diode_lut.dataset.torch_diode import JsonCursor, MsgpackCursor, open_torch_diode

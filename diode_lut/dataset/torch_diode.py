@@ -23,8 +23,7 @@ from typing import Any, Protocol
 
 import msgpack
 
-from diode_lut.dataset.dataset import Dataset, Readable
-from diode_lut.dataset.record import Header, Record, Timing
+from diode_lut.dataset.dataset import Dataset, Header, Readable, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError, dtype_of
 from diode_lut.hardware import Hardware, gpu_named_in, is_called, known_gpu
 from diode_lut.problem import Problem

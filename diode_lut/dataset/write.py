@@ -14,7 +14,20 @@ from typing import NamedTuple, final
 import msgpack
 import zstandard
 
-from diode_lut.dataset.dataset import ZSTD_MAGIC, Dataset, chunks
+from diode_lut.dataset.dataset import (
+    MAX_NS,
+    MIN_NS,
+    SOFTWARE,
+    STAGES,
+    ZSTD_MAGIC,
+    Dataset,
+    Header,
+    Record,
+    RecordDecoder,
+    Timing,
+    chunks,
+    record_to_wire,
+)
 from diode_lut.dataset.read import (
     RECORD,
     Frames,
@@ -23,17 +36,6 @@ from diode_lut.dataset.read import (
     holds_frames,
     read_header,
     record_bytes,
-)
-from diode_lut.dataset.record import (
-    MAX_NS,
-    MIN_NS,
-    SOFTWARE,
-    STAGES,
-    Header,
-    Record,
-    RecordDecoder,
-    Timing,
-    record_to_wire,
 )
 from diode_lut.errors import DatasetError
 from diode_lut.files import append, is_at, open_to_append, write_atomically

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.dataset.record import REASONS, STAGES
+from diode_lut.dataset.dataset import REASONS, STAGES
 from diode_lut.errors import ExchangeError
 from diode_lut.formats import read, write_timings
 from diode_lut.formats.content import Facts, Skipped, Timings
