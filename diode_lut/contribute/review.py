@@ -92,8 +92,12 @@ def _of_header(table: Table, path: Path) -> Iterator[Fault]:
 
 def datasets_beside(table: Path) -> dict[str, Dataset]:
     """Read the datasets in ``datasets/`` beside a table, in any directory, by their digests."""
-    datasets = map(_opened, sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")))
-    return {f"sha256:{each.digest}": each for each in datasets if each is not None}
+    found = {}
+    for path in sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")):
+        with suppress(DatasetError, OSError):  # an unreadable file is a fault only if the table needs it
+            dataset = read_dataset(path)
+            found[f"sha256:{dataset.digest}"] = dataset
+    return found
 
 
 def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: list[Fault]) -> Iterator[Dataset]:
@@ -109,14 +113,6 @@ def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: li
                 f"no file in datasets/ has the digest {digest} (add the dataset that the table was built from{changed})"
             )
             faults.append(Fault(reason, "provenance", "datasets", number))
-
-
-def _opened(path: Path) -> Dataset | None:
-    """Read a dataset, or return None. An unreadable file is a fault only if the table needs it."""
-    try:
-        return read_dataset(path)
-    except (DatasetError, OSError):
-        return None
 
 
 def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> Iterator[Fault]:

@@ -95,18 +95,16 @@ def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]])
 
 
 def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
-    """Yield the problems of the rows for a single problem. Other rows are skipped."""
+    """Return the problems of the rows for a single problem. Other rows are skipped."""
     exact = [entry for entry in table.entries if entry.is_exact]
     if len(exact) < len(table.entries):
         skipped["rows for more than one problem (say which problems: --problems)"] += len(table.entries) - len(exact)
-    return [_exact_problem(entry) for entry in exact]
-
-
-def _exact_problem(entry: Entry) -> Problem:
-    """Return the problem of an exact row, which leaves out at most ``b``, ``epilogue`` and an unknown variant."""
-    kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
-    sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
-    return Problem(**{"dtype": NO_DTYPE, "layout": NO_LAYOUT, "align": ROW_BYTES, **kind}, **sizes)
+    problems = []
+    for entry in exact:  # it leaves out at most ``b``, ``epilogue`` and an unknown variant
+        kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
+        sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
+        problems.append(Problem(**{"dtype": NO_DTYPE, "layout": NO_LAYOUT, "align": ROW_BYTES, **kind}, **sizes))
+    return problems
 
 
 def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iterator[tuple[Problem, Entry]]:

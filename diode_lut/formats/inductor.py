@@ -102,6 +102,7 @@ _KEY = re.compile(
     r"(?:(?P<device>.*?)\+)?(?P<operands>\(\(torch\..*\)\))(?:\+(?P<scalars>[^+]*))?\+(?P<op>[\w-]+)"
     r"(?:\+tf32=(?P<tf32>True|False))?"
 )
+_WITH_VECTOR = re.compile(r"\(\(torch\.\w+, \[\d+\],")
 _DTYPE = re.compile(r"torch\.(\w+)")
 _SCALARS = "alpha=1&beta=1"
 _TMA = {
@@ -131,12 +132,23 @@ def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
     document = read_json(path, dict, "Inductor's lookup table, an object", facts.contents)
     devices = dict.fromkeys(found["device"] for key in document if (found := _KEY.fullmatch(key)) and found["device"])
     hardware = known_hardware(facts, path, *devices)
-    for key, rows in sorted(document.items(), key=lambda item: _rank(item[0])):
+    # A problem's keys with a device go first, and keys with a vector as bias (for ATen alone) last.
+    in_order = sorted(document, key=lambda key: (key.startswith("(("), bool(_WITH_VECTOR.search(key))))
+    for key in in_order:
+        rows = document[key]
         if not isinstance(rows, list):
             raise ExchangeError(f"{path}: not Inductor's lookup table: {key}: {type(rows).__name__} instead of a list")
         with counting(skipped, len(rows)):
             configs = answers_of.setdefault(_problem_of_key(key, hardware, tf32=facts.dtype == "tf32"), [])
-            configs += (config for config in _configs(rows, skipped) if config not in configs)
+            for row in rows:
+                with counting(skipped):
+                    template = TEMPLATE_OF_UID.get(row["template_id"])
+                    if template is None:
+                        raise ProblemError(f"template {row['template_id']!r}")
+                    fields = {name: row.get(kwarg) for name, kwarg in KWARGS[template].items()}
+                    config = Config.from_json({"template": template, **fields})
+                    if config not in configs:
+                        configs.append(config)
     return exact_table(hardware, answers_of)
 
 
@@ -178,16 +190,6 @@ def _problem_of_key(text: str, hardware: Hardware, *, tf32: bool) -> Problem:
     *_, a, b = (Operand(tuple(sizes), tuple(strides)) for _, sizes, strides in operands)
     tf32 = key["tf32"] == "True" if key["tf32"] else tf32
     return problem_of(key["op"], "tf32" if tf32 and dtype == "float32" else dtype, a, b)
-
-
-def _configs(rows: Iterable[Any], skipped: Skipped) -> Iterator[Config]:
-    for row in rows:
-        with counting(skipped):
-            template = TEMPLATE_OF_UID.get(row["template_id"])
-            if template is None:
-                raise ProblemError(f"template {row['template_id']!r}")
-            fields = {name: row.get(kwarg) for name, kwarg in KWARGS[template].items()}
-            yield Config.from_json({"template": template, **fields})
 
 
 def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict[str, Any]]:
@@ -240,11 +242,6 @@ def _key(problem: Problem, hardware: Hardware, *operands: Operand) -> str:
     scalars = [_SCALARS] if len(operands) > 2 else []
     device = [] if hardware.arch.startswith("gfx") else [hardware.name]  # on ROCm, the name has modes of the driver
     return "+".join([*device, f"({matrices})", *scalars, problem.op])
-
-
-def _rank(key: str) -> tuple[bool, bool]:
-    """Return the order of a problem's keys: with a device first, with a vector as bias (for ATen alone) last."""
-    return key.startswith("(("), re.search(r"\(\(torch\.\w+, \[\d+\],", key) is not None
 
 
 _KERNEL_BYTES = 4 << 20
