@@ -18,8 +18,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from diode_lut.build.measurements import combined
 from diode_lut.dataset import read_dataset
-from diode_lut.dataset.write import combined
 from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.dynamic import PER_OCTAVE, Axis
 from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold

@@ -20,7 +20,7 @@ from diode_lut.decide.catalog import tiers_for
 from diode_lut.decide.heuristics import nvidia
 from diode_lut.decide.sources import THRESHOLD, ModelSource, Source
 from diode_lut.hardware import Hardware
-from diode_lut.model.training_set import TRAIN
+from diode_lut.model import TRAIN
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from diode_lut.build.measurements import combined
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.dataset.write import combined
 from diode_lut.model.ranking import GOOD
 
 ALIGNED = {16: "rows aligned to 16 bytes", 2: "other rows"}

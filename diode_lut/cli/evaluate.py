@@ -189,7 +189,7 @@ def _measured(source: Source, everything: bool, records: Iterable[Record]) -> It
     A model or a function can choose any config, so the times of both stages count. A model is evaluated on unseen
     problems only, unless ``everything`` counts.
     """
-    from diode_lut.dataset.write import combined
+    from diode_lut.build.measurements import combined
     from diode_lut.decide.sources import ModelSource, TableSource
 
     if isinstance(source, TableSource):
@@ -204,7 +204,7 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
 
     DatasetError is raised at the end if there are only other problems.
     """
-    from diode_lut.model.training_set import TRAIN
+    from diode_lut.model import TRAIN
 
     left_out, unseen = set(), 0
     for record in records:

@@ -252,7 +252,7 @@ def import_command(
 
     Timings become a dataset, from which build makes a table. Skipped parts are counted, with the reason.
     """
-    from diode_lut.dataset.write import write_stream
+    from diode_lut.dataset.stream import write_stream
     from diode_lut.formats import read
     from diode_lut.formats.content import Facts
     from diode_lut.table import placed, to_bytes

@@ -32,8 +32,7 @@ from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.collector import Executor, collect, open_executor
 from diode_lut.measure.methods import METHODS
-from diode_lut.model import SUFFIX
-from diode_lut.model.training_set import Split
+from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Table, write_table

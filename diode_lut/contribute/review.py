@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from diode_lut.build import build
+from diode_lut.build.measurements import combined
 from diode_lut.contribute.verify import Interval
 from diode_lut.dataset import Dataset, Record, read_dataset
-from diode_lut.dataset.write import combined
 from diode_lut.decide.catalog import open_model
 from diode_lut.decide.sources import ModelSource, Source, TableSource
 from diode_lut.errors import DatasetError, ModelError, TableError, as_command
 from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.hardware import known_gpu, slug
-from diode_lut.model import SUFFIX
-from diode_lut.model.training_set import TEST, TRAIN, Split
+from diode_lut.model import SUFFIX, TEST, TRAIN, Split
 from diode_lut.table import Entry, Table
 from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text, winner_text

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
+from diode_lut.model import kinds_of
 from diode_lut.model.features import PROBLEM_FEATURES
 from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration, Weights
-from diode_lut.model.training_set import kinds_of
 
 HIDDEN = 96, 64
 """Number of neurons of the two hidden layers."""

@@ -13,7 +13,7 @@ import pytest
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.errors import install_command
 from diode_lut.hardware import Hardware
-from diode_lut.model.training_set import Split
+from diode_lut.model import Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
