@@ -56,7 +56,7 @@ def families_in(datasets: Sequence[Path]) -> dict[Problem, Family]:
     records = chain.from_iterable(read_dataset(path) for path in datasets)
     found: defaultdict[Problem, dict[int, dict[Config, float]]] = defaultdict(dict)
     for record in combined(records):
-        problem, times = record.problem, {each.config: each.ns for each in record.timings if each.ns is not None}
+        problem, times = record.problem, record.times
         if problem.dtype == "bfloat16" and ATEN in times:
             aten = times[ATEN]
             found[problem._replace(m=1)][problem.m] = {config: time / aten for config, time in times.items()}

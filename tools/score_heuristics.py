@@ -37,8 +37,7 @@ def main(paths: Sequence[str]) -> None:
         dataset = read_dataset(path)
         times: dict[Problem, dict[Config, float]] = {}
         for record in dataset:
-            found = {timing.config: timing.ns for timing in record.timings if timing.ns}
-            times.setdefault(record.problem, {}).update(found)
+            times.setdefault(record.problem, {}).update(record.times)
         measured = {problem: found for problem, found in times.items() if ATEN in found}
         answers = {problem: nvidia(problem, dataset.header.hardware) for problem in measured}
         timed = {problem: found for problem, found in measured.items() if {*answers[problem][:1]} & found.keys()}

@@ -129,7 +129,7 @@ def gains_of(records: Iterable[Record]) -> Gains:
     """The gains of all configs that succeeded, where the baseline did."""
     found = {}
     for record in records:
-        times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+        times = record.times
         if (usual := baseline(record.problem.op)) in times:
             found[record.problem] = {config: times[usual] / ns for config, ns in times.items()}
     return found

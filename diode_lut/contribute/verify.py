@@ -290,7 +290,7 @@ def again(
     """
     with closing(collect(problems, path, device=device, method=method, table=table, executor=executor)) as passes:
         for outcome in chain.from_iterable(each.outcomes for each in passes):
-            times = {timing.config: timing.ns for timing in outcome.record.timings} if outcome.record else {}
+            times = outcome.record.times if outcome.record else {}
             entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
             if entry is None or aten is None:
                 yield outcome.problem, None

@@ -84,6 +84,11 @@ class Record(NamedTuple):
     timings: tuple[Timing, ...]
     stage: str = "autotune"
 
+    @property
+    def times(self) -> dict[Config, float]:
+        """The nanoseconds of all configs that have a time."""
+        return {config: ns for config, ns, _ in self.timings if ns is not None}
+
 
 _MAX_PLACES = 5
 """Maximum number of damaged places in a message."""

@@ -54,7 +54,7 @@ def targets_of(*datasets: Iterable[Record]) -> list[Target]:
     by_problem: dict[Problem, Target] = {}
     for dataset in datasets:
         for record in combined(dataset):
-            times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+            times = record.times
             if ATEN not in times:
                 continue
             relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}

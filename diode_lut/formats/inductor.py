@@ -324,12 +324,11 @@ class _CacheReader:
                 for precision, choices in precisions.items():
                     with counting(self._skipped, len(choices)):
                         problem = _problem_of_operands(op, operands, precision, self._device)
-                        yield Record(problem, best_times(self._timings(op, choices)))
-
-    def _timings(self, op: str, choices: dict[str, Any]) -> Iterator[Timing]:
-        for choice, milliseconds in choices.items():
-            with counting(self._skipped):
-                yield Timing.of_milliseconds(self._config(op, choice), milliseconds)
+                        timings = []
+                        for choice, milliseconds in choices.items():
+                            with counting(self._skipped):
+                                timings.append(Timing.of_milliseconds(self._config(op, choice), milliseconds))
+                        yield Record(problem, best_times(timings))
 
     def _config(self, op: str, choice: str) -> Config:
         triton = _TRITON.fullmatch(choice)
