@@ -200,27 +200,18 @@ class ReferenceKernels(NamedTuple):
 
 def evaluate(
     source: Source,
-    records: Iterable[Record],
+    timings: Iterable[Record] | Measurements,
     against: str | ReferenceKernels = str(ATEN),
     threshold: Threshold = THRESHOLD,
 ) -> Evaluation:
-    """Evaluate the source's first config on every problem of the records.
+    """Evaluate the source's first config on every problem of the timings.
 
-    Timings are combined as in ``build``. A miss counts as Inductor's choice then, ``aten``, or ``default`` for
-    attention. ``against`` is the baseline of gains: ReferenceKernels, or a config, written like ``str(config)``, where
-    ``aten`` stands for ``default``, too. DatasetError if no timing was successful, or if the baseline was measured on
-    no problem.
+    Records are combined as in ``build``. For several sources, give Measurements, which are combined already. A miss
+    counts as Inductor's choice then, ``aten``, or ``default`` for attention. ``against`` is the baseline of gains:
+    ReferenceKernels, or a config, written like ``str(config)``, where ``aten`` stands for ``default``, too.
+    DatasetError if no timing was successful, or if the baseline was measured on no problem.
     """
-    return evaluate_on(source, measurements_of(records), against, threshold)
-
-
-def evaluate_on(
-    source: Source,
-    measurements: Measurements,
-    against: str | ReferenceKernels = str(ATEN),
-    threshold: Threshold = THRESHOLD,
-) -> Evaluation:
-    """Evaluate a source on measurements, which may serve several sources. Otherwise as ``evaluate``."""
+    measurements = timings if isinstance(timings, Measurements) else measurements_of(timings)
     if isinstance(against, ReferenceKernels):
         compared = against
     elif against == str(ATEN):

@@ -260,7 +260,7 @@ def report_command(
     from diode_lut.build.measurements import measurements_of
     from diode_lut.decide.catalog import is_model, open_model, open_table
     from diode_lut.decide.sources import Threshold, source_of
-    from diode_lut.evaluate import evaluate_on
+    from diode_lut.evaluate import evaluate
     from diode_lut.settings import config
     from diode_lut.table.read import read_bytes
 
@@ -276,7 +276,7 @@ def report_command(
     def side(chooser: Table | Model, file: Path, contents: bytes | None) -> Side:
         evaluation = None
         if measurements is not None:
-            evaluation = evaluate_on(source_of(chooser), measurements, threshold=Threshold.of(config))
+            evaluation = evaluate(source_of(chooser), measurements, threshold=Threshold.of(config))
         link = quote(Path(os.path.relpath(file.resolve(), output.resolve().parent)).as_posix())
         if link_base is not None:
             link = f"{link_base.rstrip('/')}/{quote(file.name)}"

@@ -61,8 +61,17 @@ def review(path: Path, data: bytes, track: TrackRecords = iter) -> list[TableErr
     faults = [*_of_header(table, path), *_signature(path, data)]
     try:
         files = datasets_beside(path)
-        datasets = list(_attached(table, path, files, faults))
-        if datasets and len(datasets) == len(table.provenance["datasets"]) and not table.errors:
+        named = table.provenance.get("datasets", [])
+        datasets = [files[digest] for digest in named if digest in files]
+        others = [str(each.path.relative_to(path.parent)) for digest, each in files.items() if digest not in named]
+        changed = f"; if it is one of {', '.join(others)}, that was changed afterwards" if others else ""
+        remedy = f"add the dataset that the table was built from{changed}"
+        faults += [
+            Fault(f"no file in datasets/ has the digest {digest} ({remedy})", "provenance", "datasets", number)
+            for number, digest in enumerate(named)
+            if digest not in files
+        ]
+        if datasets and len(datasets) == len(named) and not table.errors:
             faults += [] if "pruned_with" in table.provenance else _of_rows(table, datasets, track)
             faults += _figures(table, path, datasets, files)
     except DatasetError as error:
@@ -97,21 +106,6 @@ def datasets_beside(table: Path) -> dict[str, Dataset]:
             dataset = read_dataset(path)
             found[f"sha256:{dataset.digest}"] = dataset
     return found
-
-
-def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: list[Fault]) -> Iterator[Dataset]:
-    """Yield the table's datasets, and a fault for each missing or changed dataset."""
-    named = table.provenance.get("datasets", [])
-    others = [str(each.path.relative_to(path.parent)) for digest, each in files.items() if digest not in named]
-    for number, digest in enumerate(named):
-        if digest in files:
-            yield files[digest]
-        else:
-            changed = f"; if it is one of {', '.join(others)}, that was changed afterwards" if others else ""
-            reason = (
-                f"no file in datasets/ has the digest {digest} (add the dataset that the table was built from{changed})"
-            )
-            faults.append(Fault(reason, "provenance", "datasets", number))
 
 
 def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> Iterator[Fault]:
