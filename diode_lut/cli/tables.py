@@ -20,11 +20,21 @@ from diode_lut.cli.arguments import (
     TEXT_OR_JSON,
     VARIANT,
     Typed,
+    git_output,
     size_range,
 )
-from diode_lut.cli.inputs import read_whole_table
+from diode_lut.cli.inputs import read_datasets_for, read_whole_table
 from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
-from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_json, as_lines, printable
+from diode_lut.errors import (
+    DiodeLutError,
+    ModelError,
+    ProblemError,
+    SettingError,
+    TableError,
+    as_json,
+    as_lines,
+    printable,
+)
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 
@@ -129,26 +139,38 @@ def _format(file: Typed, check: bool) -> int:
     "the folder that adopt has written.",
 )
 @click.option(
+    "--dataset",
+    "inputs",
+    metavar="FILE",
+    multiple=True,
+    type=FILE,
+    help="Note gains that are not those of these timings; can be repeated.  [default: the timings that `tune` keeps "
+    "beside the table]",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(list(REPORTERS)),
     default="text",
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
-def check_command(files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> int:
+def check_command(
+    files: tuple[Typed, ...], compiling: bool, contribution: bool, inputs: tuple[Typed, ...], form: str
+) -> int:
     """Find everything wrong with tables.
 
     It finds violations of the schema, rows that contradict each other or can never answer, configs that the
     architecture cannot launch, and files not in the canonical form. Each problem is a line, FILE:LINE:COLUMN: PATH:
     with the value found and the values allowed. Of a model it says only whether it can be used, and if not, why. A note
-    does not change the exit code: it names a check that would take too long.
+    does not change the exit code: it names a check that would take too long, or a gain that was measured for another
+    config, as the last commit or timings show.
 
     With --contribution, notes also give the figures: gain over aten with its interval, and regret, on the measured
     problems and on problems held out.
     """
     if contribution:
         files = tuple(table for file in files for table in _contributed(file))
-    errors = [error for file in files for error in check_table(file, compiling or contribution, contribution)]
+    errors = [error for file in files for error in check_table(file, compiling or contribution, contribution, inputs)]
     for line in REPORTERS[form](errors):
         say(line)
     notes = sum(error.note for error in errors)
@@ -168,7 +190,7 @@ def _contributed(file: Typed) -> list[Typed]:
     return [Typed(table) for table in tables]
 
 
-def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableError]:
+def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[Typed, ...] = ()) -> list[TableError]:
     """Return everything wrong with a table or a model, and notes."""
     from diode_lut.decide.catalog import is_model, open_model
     from diode_lut.table.lint import check_file
@@ -187,17 +209,40 @@ def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableE
     except TableError as error:
         return [error]
     errors = list(check_file(file.path, data))
+    with suppress(TableError):  # check_file has found that the file is no table
+        errors += _stale_gains(file, data, inputs)
     if not compiling and not contribution:
         return errors
     from diode_lut.compile_check import check_compiling
     from diode_lut.contribute.review import review
 
-    with progress_bars() as progress, suppress(TableError):  # check_file has found that the file is no table
+    with progress_bars() as progress, suppress(TableError):
         if contribution:
             errors += review(file.file, data, progress.records)
         if compiling:
             errors += check_compiling(file.file, data, lambda done, total: progress.track(done, file.path.name, total))
     return errors
+
+
+def _stale_gains(file: Typed, data: bytes, inputs: tuple[Typed, ...]) -> list[TableError]:
+    """Return notes on gains that the last commit or the timings have for another config. TableError if not a table."""
+    from diode_lut.files import timings_of
+    from diode_lut.table.faults import Fault
+    from diode_lut.table.lint import edited_gains
+    from diode_lut.table.read import located, table_of
+
+    table, faults = table_of(file.path, data), list[Fault]()
+    if file.contents is None:
+        with suppress(SettingError, TableError):  # no repository, or no such table in its last commit
+            committed = git_output(file.path.parent, "cat-file", "blob", f"HEAD:./{file.path.name}")
+            if committed != data:
+                faults += edited_gains(table, table_of(file.path, committed))
+    datasets = read_datasets_for(table, inputs or map(Typed, sorted(timings_of(file.path).glob("*.msgpack"))))
+    if datasets:
+        from diode_lut.contribute.review import stale_gains
+
+        faults += stale_gains(table, datasets)
+    return located(file.path, data, faults)
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:

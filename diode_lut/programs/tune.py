@@ -19,7 +19,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.decide.sources import TableSource, shown
 from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.evaluate import evaluate
-from diode_lut.files import append, open_to_append, own_directory, own_tables_directory
+from diode_lut.files import append, open_to_append, own_directory, own_tables_directory, timings_of
 from diode_lut.hardware import Hardware, slug
 from diode_lut.problem import Problem
 from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
@@ -162,11 +162,6 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
 
 def _name(hardware: Hardware) -> str:
     return slug(f"{hardware.name} {hardware.arch} {hardware.sm_count}")
-
-
-def timings_of(table: Path) -> Path:
-    """Return the directory of the timings of a table, beside it."""
-    return table.with_suffix(".timings")
 
 
 def _measure(
