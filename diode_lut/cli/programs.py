@@ -152,7 +152,9 @@ def tune_command(
     default=10.0,
     help="Begin no pair of runs that would end after this time, if the verdicts need so many.",
 )
-@click.option("--apply", "applies", is_flag=True, help="Set the library's kernel in your rows whose GEMM is slower.")
+@click.option(
+    "--apply", "applies", is_flag=True, help="Set the library's kernel in your own table for GEMMs that are slower."
+)
 @click.option(
     "--output",
     "-o",
@@ -224,11 +226,12 @@ def compare_command(
 def _apply(lost: Sequence[Loser]) -> None:
     """Do what the commands of these GEMMs do."""
     from diode_lut.cli.tables import set_command
+    from diode_lut.programs.account import counted
 
     for loser in lost:
         _, _, *words = (str(word.absolute()) if isinstance(word, Path) else word for word in loser.command)
         set_command.main(words, standalone_mode=False)
-    _tell("no row of your own is slower: none is set" if not lost else f"set {len(lost)} of your rows")
+    _tell("no GEMM is slower: no row is set" if not lost else f"set {counted(len(lost), 'row')} of your own")
 
 
 def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:

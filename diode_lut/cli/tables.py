@@ -21,6 +21,7 @@ from diode_lut.cli.arguments import (
     VARIANT,
     Typed,
     git_output,
+    hardware_of,
     size_range,
 )
 from diode_lut.cli.inputs import read_datasets_for, read_whole_table
@@ -39,6 +40,7 @@ from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES
 from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
+    from diode_lut.hardware import Hardware
     from diode_lut.table import Entry, Table
     from diode_lut.table.edit import Edit
 
@@ -307,8 +309,15 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     type=FILE,
     help="Set all rows of this JSON list, as a table's entries have them, at once. --note is for those without a note.",
 )
+@click.option("--hardware", metavar="NAME", help="Make a table for this hardware, if there is no such file.")
 def set_command(
-    table_file: Typed, op: str | None, configs: tuple[str, ...], note: str | None, rows_file: Typed | None, **key: Any
+    table_file: Typed,
+    op: str | None,
+    configs: tuple[str, ...],
+    note: str | None,
+    rows_file: Typed | None,
+    hardware: str | None,
+    **key: Any,
 ) -> None:
     """Add a row to a table, or replace the row with the same key.
 
@@ -318,6 +327,8 @@ def set_command(
     """
     from diode_lut.table.edit import set_row
 
+    if hardware is None and table_file.contents is None and not table_file.path.exists():
+        raise click.UsageError(f"{table_file.path}: no such file (--hardware NAME makes a table for this hardware)")
     if note is not None and not note.strip():
         raise click.UsageError("--note: is empty; say why, so that others know whether the row is still right")
     if rows_file is not None:
@@ -333,7 +344,7 @@ def set_command(
             raise click.UsageError(f"Missing {missing}.")
         row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
         entries = [_entry({**_key(op or ANY, **key), **row})]
-    _edit(table_file, set_row, entries)
+    _edit(table_file, set_row, entries, None if hardware is None else hardware_of(hardware))
 
 
 def _entries(file: Typed, note: str | None) -> list[Entry]:
@@ -401,9 +412,15 @@ def _entry(row: dict[str, Any]) -> Entry:
         raise ProblemError(f"{dotted(fault.path)}: {fault.reason}") from None
 
 
-def _edit(table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Iterable[Entry]) -> None:
-    """Read the table, change it for each row, write it once, and print the changes, while other writers wait."""
-    from diode_lut.table import to_bytes
+def _edit(
+    table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Iterable[Entry], hardware: Hardware | None = None
+) -> None:
+    """Read the table, change it for each row, write it once, and print the changes, while other writers wait.
+
+    If there is no such file, a table for ``hardware`` is made.
+    """
+    from diode_lut.files import own_tables_directory
+    from diode_lut.table import Table, placed, to_bytes
     from diode_lut.table.format import candidate_text, key_text
 
     def shown(entry: Entry) -> str:
@@ -411,8 +428,15 @@ def _edit(table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Itera
 
     target = table_file.target
     edits = []
+    if hardware is not None and target.parent == own_tables_directory():
+        target.parent.mkdir(parents=True, exist_ok=True)
     with changing(target) as save:
-        table = read_whole_table(table_file)
+        if hardware is not None and table_file.contents is None and not target.exists():
+            table = placed(Table(hardware, ()), target)
+        else:
+            table = read_whole_table(table_file)
+        if hardware is not None and not table.hardware.same_device(hardware):
+            raise TableError(f"is for {table.hardware}, not for {hardware}", path=target)
         for row in rows:
             edits.append(change(table, row))
             table = edits[-1].table

@@ -11,7 +11,7 @@ from string import Template
 from diode_lut.errors import as_command, printable
 from diode_lut.probe import CPP_GEMM
 from diode_lut.programs.account import counted
-from diode_lut.programs.compare import WORDS, Comparison, spread_text
+from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
 from diode_lut.receipts.receipt import Device, SourceRecord
@@ -41,7 +41,7 @@ def as_page(comparison: Comparison) -> str:
         command=_text(as_command(*comparison.command)),
         about=_about(comparison),
         tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
-        gemms=_gemms(comparison.gemms),
+        gemms=f"{_gemms(comparison.gemms)}\n{_to_do(comparison)}",
         method=Template(_METHOD).substitute(
             pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
@@ -137,6 +137,16 @@ def _gemms(changes: Sequence[GemmChange]) -> str:
         text = f"{counted(others, 'more GEMM')} without a difference beyond noise."
         parts.append(f'<p class="hint">{text}</p>')
     return "\n".join(parts)
+
+
+def _to_do(comparison: Comparison) -> str:
+    """Return the commands that give slower GEMMs the library's kernel."""
+    lines = [_text(str(loser)) for loser in losers(comparison)]
+    if not lines:
+        return ""
+    items = "".join(f"<li><code>{line}</code></li>" for line in lines)
+    hint = "Each command sets the library's kernel for a slower GEMM; compare --apply does all."
+    return f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
 
 
 _COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "ratio", "kernel without", "kernel with")

@@ -152,7 +152,7 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
     """Return the table to build for each kind of device with misses."""
     missed = list(dict.fromkeys(loss.hardware for loss in losses(receipt)))
     if table is None:
-        return {hardware: _own(own_tables_directory()) / f"{_name(hardware)}.json" for hardware in missed}
+        return {hardware: own_table(hardware) for hardware in missed}
     its = read_hardware(table) if table.exists() else missed[0]
     fitting = {hardware: table for hardware in missed if hardware.same_device(its)}
     if not fitting:
@@ -160,8 +160,9 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
     return fitting
 
 
-def _name(hardware: Hardware) -> str:
-    return slug(f"{hardware.name} {hardware.arch} {hardware.sm_count}")
+def own_table(hardware: Hardware) -> Path:
+    """Return the user's own table for a kind of device. ProgramError without a home directory."""
+    return _own(own_tables_directory()) / f"{slug(f'{hardware.name} {hardware.arch} {hardware.sm_count}')}.json"
 
 
 def _measure(
