@@ -96,7 +96,7 @@ def evaluate_command(
     import orjson
     from rich.console import Console
 
-    from diode_lut.decide.sources import Threshold
+    from diode_lut.decide.sources import TableSource, Threshold
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText, as_json, save_picture
     from diode_lut.settings import config
@@ -109,6 +109,8 @@ def evaluate_command(
     baseline = _baseline(against)
     if picture is not None:
         require_picture(picture)
+    if isinstance(subject.source, TableSource):
+        _say_missing(subject.source.table, datasets)
     measured = _measured(subject.source, everything, records_of(datasets))
     evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
     on_stderr = json_file is not None and is_standard(json_file)
@@ -291,24 +293,13 @@ def report_command(
         other = side(open_table(beside.path, contents), beside.path, contents)
     if other is not None:
         require_same_device(datasets, other.chooser)
-    digests = {f"sha256:{dataset.digest}" for dataset in datasets}
-    sources = table.provenance.get("datasets", ()) if datasets else ()
-    missing = [digest for digest in sources if digest not in digests]
-    if missing:
-        shown = ", ".join(digest[: len("sha256:") + 12] for digest in missing[:3]) + (
-            ", ..." if len(missing) > 3 else ""
-        )
-        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {shown}"
-        say(
-            printable(f"note: {text} (give all of them, or the gain and regret may not be those of the table)"),
-            err=True,
-        )
+    missing = _say_missing(table, datasets) if datasets else 0
     with progress_bars() as progress:
         data = as_data(
             first,
             beside=other,
             datasets=[dataset.path.name for dataset in datasets],
-            missing=len(missing),
+            missing=missing,
             asked=_asked(receipts, table.hardware) if receipts else (),
             track=lambda problems: progress.track(problems, "model", len(problems)),
         )
@@ -317,6 +308,26 @@ def report_command(
     problems = f", {len(first.cases)} problems" if datasets else ""
     say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page)} bytes"), err=is_standard(output))
     return say_losses(datasets)
+
+
+def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
+    """Print and count the datasets that the table was built from and that are not given, if some of them are."""
+    from diode_lut.contribute.review import datasets_beside
+    from diode_lut.decide.sources import shown
+
+    given = {f"sha256:{dataset.digest}" for dataset in datasets}
+    sources = table.provenance.get("datasets", ())
+    missing = [digest for digest in sources if digest not in given]
+    if len(missing) == len(sources):
+        return 0  # these timings are of other problems on purpose
+    if missing:
+        beside = datasets_beside(table.path) if table.path is not None else {}
+        names = [shown(beside[each].path) if each in beside else each[: len("sha256:") + 12] for each in missing[:3]]
+        listed = ", ".join([*names, *(["..."] if len(missing) > 3 else [])])
+        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {listed}"
+        remedy = "give all of them, or the gain and regret may not be those of the table"
+        say(printable(f"note: {text} ({remedy})"), err=True)
+    return len(missing)
 
 
 def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:

@@ -189,7 +189,10 @@ def _set_command(
 ) -> list[str | Path]:
     """Return the command that sets the library's kernel for a key, in a table that is new if ``hardware`` is given."""
     given = {name: value for name, value in key.items() if name not in ("op", "align") and value is not None}
-    texts = {name: value if isinstance(value, str) else "-".join(map(str, value)) for name, value in given.items()}
+    texts = {
+        name: value if isinstance(value, str) else "-".join(map(str, dict.fromkeys(value)))
+        for name, value in given.items()
+    }
     options = [word for name, text in texts.items() for word in (f"--{name}", text)]
     align = "any" if key["align"] is None else str(key["align"])
     answer = ("--align", align, "--config", str(baseline(problem.op)), "--note", "slower in a program")

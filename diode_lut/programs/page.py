@@ -180,7 +180,11 @@ def _kernel(times: Sequence[GemmTime]) -> str:
 
 def _section(title: str, hint: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    body = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    cells = (
+        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(columns, row, strict=True)]
+        for row in rows
+    )
+    body = "\n".join(f"<tr>{''.join(each)}</tr>" for each in cells)
     return (
         f'<section><h2>{escape(title)}</h2><p class="hint">{escape(hint)}</p><div class="scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"
