@@ -249,10 +249,12 @@ def _require_answers() -> None:
 
 
 def _with_tables(tables: Sequence[str]) -> dict[str, str]:
-    """Return the environment with more tables, relative to our directory. TableError if there is no such file."""
-    from diode_lut.decide.catalog import find_path
+    """Return the environment with more tables, relative to our directory. TableError or ModelError if one is none."""
+    from diode_lut.decide.catalog import find_path, head_of
 
     named = [str(find_path(name).absolute()) for name in tables]
+    for path in named:
+        head_of(Path(path))
     names = os.pathsep.join([*named, *filter(None, [os.environ.get("DIODE_LUT_TABLES")])])
     return {**os.environ, **({"DIODE_LUT_TABLES": names} if names else {})}
 

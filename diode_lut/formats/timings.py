@@ -143,6 +143,8 @@ def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
                     f"{config.template} does not compute {problem.op} (only {', '.join(config.kernel.ops)})"
                 )
             timing, stage = _timing(config, cells), cells.get("stage", STAGES[0])
+            if timing.ns is None and "reason" not in cells:
+                skipped["a time that is not from 1 ns to 1000 s: its config counts as failed"] += 1
             if stage not in STAGES:
                 raise ProblemError(f"stage: {stage!r} is not one of {', '.join(STAGES)}")
         if record is not None and (config in timings or record != (problem, (), stage)):
@@ -239,9 +241,14 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"[", b"{")):
         yield from _rows_of_json(path, facts, skipped)
         return
+    if b"\0" in start:
+        raise ExchangeError(f"{path}: not text (expected CSV in UTF-8, as a spreadsheet saves it, or JSON)")
     reader = csv.reader((line.decode() for line in lines(path, facts.contents)), strict=True)
     try:
         names = [name.strip("\ufeff ").casefold() for name in next(reader, ())]
+        if names and not _COLUMNS.intersection(names):
+            remedy = "docs/exchange.md lists them, and examples/timings.csv is an example; commas are between them"
+            raise ExchangeError(f"{path}: row 1: {names[0][:80]!r} is no column ({remedy})")
         for name in _COLUMNS.intersection(names):
             if names.count(name) > 1:
                 raise ExchangeError(f"{path}: row 1: {names.count(name)} columns are called {name} (leave one)")

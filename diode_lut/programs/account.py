@@ -187,7 +187,7 @@ def nothing_asked(receipt: Receipt) -> str:
     """Return the reason for no question: no GEMM was compiled, or Inductor has no choice for any."""
     without = _without_choice(receipt)
     if not without:
-        return "Inductor asked for no GEMM"
+        return "Inductor asked for no GEMM (only what torch.compile compiles is asked for)"
     reasons = {each.reason for device in receipt.devices.values() for each in device.no_choice} - {FREEZABLE}
     why = "; ".join([*freezing(receipt.devices.values()), *sorted(reasons)])
     return f"Inductor has no choice of kernels for {_named(without)} ({why})"
