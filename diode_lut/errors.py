@@ -301,7 +301,7 @@ def size_of(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         if text.strip().isdecimal():
-            raise ProblemError(f"{text!r} is too large for a size")
+            raise ProblemError(f"{text!r} is not a size: it is too large")
         raise ProblemError(f"{text!r} is not a size (such as 1024, or 1k, which is the same)")
     return int(found[1].replace("_", "")) * _UNITS[found[2].casefold()]
 

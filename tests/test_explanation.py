@@ -142,6 +142,8 @@ def test_measured_times_are_shown_beside_the_gains(table_file: Callable[..., Pat
     assert orjson.loads(call(*words, "--hardware", "H200", "--dataset", moved, "--format", "json").output)["times"] == [
         {"config": each.to_json(), "ns": ns} for each, ns in ((ATEN, 15000.0), (other, 9000.0), (FAST, 10000.0))
     ]
+    described = ("--hardware", f"{hardware.name},{hardware.arch},{hardware.sm_count}")
+    assert call(*words, *described, "--dataset", moved).output == by_default.output
     refused = call(*words, "--hardware", "A100", "--dataset", moved)
     assert refused.exit_code == 1
     assert f"{moved}: measured on {hardware}, but asked about" in refused.output

@@ -237,7 +237,7 @@ CASES = [
         "x.msgpack: a table is JSON, so the name ends with .json",
     ),
     ("check .", 2, ".: cannot be read: Is a directory (name files in it)"),
-    ("explain mm 99999999999999999999 8 8", 2, "'99999999999999999999' is too large for a size"),
+    ("explain mm 99999999999999999999 8 8", 2, "'99999999999999999999' is not a size: it is too large"),
     ("import timings timings.csv -o x.msgpack", 1, "row 1: 'op;m;n;k;time_us' is no column (docs/exchange.md lists"),
     ("import timings model.bin -o x.msgpack", 1, "model.bin: not text (expected CSV in UTF-8, as a spreadsheet saves"),
     (

@@ -43,6 +43,7 @@ from diode_lut.problem import (
 if TYPE_CHECKING:
     from diode_lut.decide.dynamic import Axis
     from diode_lut.decide.explain import Explanation
+    from diode_lut.hardware import Hardware
     from diode_lut.templates.config import Config
 
 
@@ -166,12 +167,15 @@ def explain_command(
     model expects. It exits with 1 if neither a table nor a model answers.
     """
     from diode_lut import api
-    from diode_lut.decide.catalog import open_file, open_table
+    from diode_lut.decide.catalog import TableFile, open_file, open_table
 
-    device = hardware if hardware is None or table is not None else hardware_of(hardware)
     first = None
     if table is not None:  # a model has to be in a file
         first = open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
+    if first is not None and table is not None and TableFile(table.path, first.hardware, False).called(hardware or ""):
+        device: Hardware | None = first.hardware
+    else:
+        device = None if hardware is None else hardware_of(hardware)
     if problem_file is not None:
         context = click.get_current_context()
         general = ("problem_file", "hardware", "table", "chooser", "inputs", "form")

@@ -10,9 +10,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
         for name in _COLUMNS.intersection(names):
             if names.count(name) > 1:
                 raise ExchangeError(f"{path}: row 1: {names.count(name)} columns are called {name} (leave one)")
-        skipped.update(f"column {name!r}, which is not read" for name in {*names} - _COLUMNS)
+        skipped.update(_not_read({*names} - _COLUMNS))
         for values in reader:
             if values and len(values) != len(names):
                 counts = f"{len(values)} cells, but {len(names)} columns"
@@ -271,9 +272,15 @@ def _rows_of_json(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[
             if not isinstance(each, dict):
                 raise ProblemError(f"not an object (expected {_WHAT})")
             cells = {name.casefold(): _text(name, value) for name, value in each.items() if value not in (None, "")}
-        skipped.update(f"column {name!r}, which is not read" for name in cells.keys() - _COLUMNS)
+        skipped.update(_not_read(cells.keys() - _COLUMNS))
         if cells:
             yield number, cells
+
+
+def _not_read(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        close = get_close_matches(name, _COLUMNS, 1)
+        yield f"column {name!r}, which is not read{f' (did you mean {close[0]}?)' if close else ''}"
 
 
 def _text(name: str, value: Any) -> str:
