@@ -12,7 +12,17 @@ from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.arguments import FIGURES, FILE, PAGE, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed, output_option
+from diode_lut.cli.arguments import (
+    FILE,
+    PAGE,
+    PICTURE_OUTPUT,
+    RECEIPT,
+    TABLE,
+    TEXT_OR_JSON,
+    Output,
+    Typed,
+    output_option,
+)
 from diode_lut.cli.inputs import (
     read_datasets,
     read_datasets_answered_by,
@@ -73,19 +83,17 @@ if TYPE_CHECKING:
     "torch-diode, of whose kernels the fastest counts.",
 )
 @click.option(
-    "--json", "json_file", metavar="FILE", type=Output(FIGURES), help="Write the figures to this file as well."
-)
-@click.option(
     "--picture", metavar="FILE", type=PICTURE_OUTPUT, help="Draw regrets and gains in this .png, .svg or .pdf file."
 )
+@TEXT_OR_JSON
 def evaluate_command(
     files: tuple[Typed, ...],
     model_file: Typed | None,
     everything: bool,
     function: str | None,
     against: str,
-    json_file: Path | None,
     picture: Path | None,
+    form: str,
 ) -> int:
     """Compare a table's choices with the best measured kernels.
 
@@ -93,9 +101,9 @@ def evaluate_command(
     aten. For attention, default stands for aten. With --model or --chooser it evaluates a model or a function instead.
     A model misses a problem if its answer is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
-    import orjson
     from rich.console import Console
 
+    from diode_lut import errors
     from diode_lut.decide.sources import TableSource, Threshold
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText, as_json, save_picture
@@ -113,17 +121,16 @@ def evaluate_command(
         _say_missing(subject.source.table, datasets)
     measured = _measured(subject.source, everything, records_of(datasets))
     evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
-    on_stderr = json_file is not None and is_standard(json_file)
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
-    if json_file is not None:
+    if form == "text":
+        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
+    else:
         origin: dict[str, Any] = {
             subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{subject.source.digest}",
             "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
             "hardware": str(subject.hardware),
             **({"rows": subject.source.rows} if subject.kind == "table" else {}),
         }
-        write(json_file, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+        say(errors.as_json({**origin, **as_json(evaluation)}))
     if picture is not None:
         save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     return say_losses(datasets)
