@@ -117,10 +117,10 @@ def evaluate_command(
     baseline = _baseline(against)
     if picture is not None:
         require_picture(picture)
-    if isinstance(subject.source, TableSource):
-        _say_missing(subject.source.table, datasets)
     measured = _measured(subject.source, everything, records_of(datasets))
     evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
+    if isinstance(subject.source, TableSource):
+        _say_missing(subject.source.table, datasets)
     if form == "text":
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
     else:
