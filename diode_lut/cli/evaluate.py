@@ -104,7 +104,8 @@ def evaluate_command(
     from rich.console import Console
 
     from diode_lut import errors
-    from diode_lut.decide.sources import TableSource, Threshold
+    from diode_lut.dataset.write import combined
+    from diode_lut.decide.sources import ModelSource, TableSource, Threshold
     from diode_lut.evaluate import evaluate
     from diode_lut.evaluate.formats import AsText, as_json, save_picture
     from diode_lut.settings import config
@@ -117,18 +118,22 @@ def evaluate_command(
     baseline = _baseline(against)
     if picture is not None:
         require_picture(picture)
-    measured = _measured(subject.source, everything, records_of(datasets))
-    evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
-    if isinstance(subject.source, TableSource):
-        _say_missing(subject.source.table, datasets)
+    source, measured = subject.source, records_of(datasets)
+    if isinstance(source, ModelSource) and not everything:
+        measured = _unseen(source.model, measured)
+    if not isinstance(source, TableSource):  # it may choose any config, so the times of both stages count
+        measured = combined(measured)
+    evaluation = evaluate(source, measured, baseline, Threshold.of(config))
+    if isinstance(source, TableSource):
+        _say_missing(source.table, datasets)
     if form == "text":
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
     else:
         origin: dict[str, Any] = {
-            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{subject.source.digest}",
+            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
             "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
             "hardware": str(subject.hardware),
-            **({"rows": subject.source.rows} if subject.kind == "table" else {}),
+            **({"rows": source.rows} if subject.kind == "table" else {}),
         }
         say(errors.as_json({**origin, **as_json(evaluation)}))
     if picture is not None:
@@ -191,22 +196,6 @@ def _subject(
     table = open_table(table_file.path, table_file.contents)
     datasets = read_datasets_answered_by(table, inputs)
     return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
-
-
-def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
-    """Return the records to evaluate on.
-
-    A model or a function can choose any config, so the times of both stages count. A model is evaluated on unseen
-    problems only, unless ``everything`` counts.
-    """
-    from diode_lut.dataset.write import combined
-    from diode_lut.decide.sources import ModelSource, TableSource
-
-    if isinstance(source, TableSource):
-        return records
-    if isinstance(source, ModelSource) and not everything:
-        records = _unseen(source.model, records)
-    return combined(records)
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:

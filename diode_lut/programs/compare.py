@@ -360,35 +360,25 @@ def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced
         probe = f"{TRACED if traced else ''}{name}"
         with cold({**plan.environment, **_VARIABLES[kind], VARIABLE: probe}) as environment:
             run = run_with_receipt(plan.command, environment, None, Streams(output, output), plan.limit_s)
-            if run.ended.interrupted or (run.ended.code and not traced):
-                _tell_end(run, kind, output, tell)
+            if run.ended.interrupted:
+                tell("interrupted: nothing is compared")
                 raise ComparisonEnded(run.ended.code or _INTERRUPTED)
-            said = _said(Path(name))
+            if run.ended.code and not traced:
+                for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
+                    tell(f"| {line}")
+                tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
+                raise ComparisonEnded(run.ended.code)
+            said: list[dict[str, Any]] = []
+            for path in sorted(Path(name).glob("*[0-9].json")):  # which the processes wrote at their ends
+                with suppress(OSError, orjson.JSONDecodeError):
+                    said.append(orjson.loads(path.read_bytes()))
             times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
         return _OneRun(_sample(run, said, output, plan), run.receipt, times)
-
-
-def _tell_end(run: ProgramRun, kind: str, output: IO[bytes], tell: Callable[[str], None]) -> None:
-    if run.ended.interrupted:
-        tell("interrupted: nothing is compared")
-        return
-    for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
-        tell(f"| {line}")
-    tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
 
 
 def _tail(output: IO[bytes], size: int = _TAIL_BYTES) -> str:
     output.seek(max(0, output.seek(0, 2) - size))
     return output.read().decode(errors="replace")
-
-
-def _said(directory: Path) -> list[dict[str, Any]]:
-    """Read the files that the processes wrote at their ends."""
-    found = []
-    for path in sorted(directory.glob("*[0-9].json")):
-        with suppress(OSError, orjson.JSONDecodeError):
-            found.append(orjson.loads(path.read_bytes()))
-    return found
 
 
 def _sample(run: ProgramRun, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:

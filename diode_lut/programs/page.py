@@ -14,7 +14,6 @@ from diode_lut.programs.account import counted
 from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
-from diode_lut.receipts.receipt import Device, SourceRecord
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
@@ -36,21 +35,20 @@ epilogue is a kernel of its own: the time of a call of a graph has both."""
 def as_page(comparison: Comparison) -> str:
     """The HTML."""
     pairs = max((len(change.without) for change in comparison.changes.values()), default=0)
+    traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time"
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         title="With and without tables",
         command=_text(as_command(*comparison.command)),
         about=_about(comparison),
-        tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
+        tiles="\n".join(
+            _tile(f"{WORDS[name]}{traced if name in ('graph', 'gemms') else ''}", change)
+            for name, change in comparison.changes.items()
+        ),
         gemms=f"{_gemms(comparison.gemms)}\n{_to_do(comparison)}",
         method=Template(_METHOD).substitute(
             pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
     )
-
-
-def _word(name: str, comparison: Comparison) -> str:
-    traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time" if name in ("graph", "gemms") else ""
-    return f"{WORDS[name]}{traced}"
 
 
 def _text(text: str) -> str:
@@ -61,14 +59,9 @@ def _about(comparison: Comparison) -> str:
     devices = comparison.receipt.devices
     asked = sum(device.calls for device in devices.values())
     answered = sum(device.hits.total() for device in devices.values())
-    sources = sorted(
-        {
-            Path(source.path).name
-            for device in devices.values()
-            for source in device.sources
-            if _answered(device, source)
-        }
-    )
+    digests = {hit.digest for device in devices.values() for hit in device.hits}
+    found = (source for device in devices.values() for source in device.sources if source.digest in digests)
+    sources = sorted({Path(source.path).name for source in found})
     versions = [
         f"torch {each.torch}, Triton {each.triton or 'none'}, diode_lut {each.diode_lut}"
         for each in sorted(comparison.receipt.versions)
@@ -82,18 +75,11 @@ def _about(comparison: Comparison) -> str:
     return " &middot; ".join(map(_text, parts))
 
 
-def _answered(device: Device, source: SourceRecord) -> bool:
-    return any(hit.digest == source.digest for hit in device.hits)
-
-
-def _verdict_class(change: Speedup) -> str:
-    return "" if not change.is_clear else " faster" if change.gain > 1 else " slower"
-
-
 def _tile(name: str, change: Speedup) -> str:
+    verdict = "" if not change.is_clear else " faster" if change.gain > 1 else " slower"
     return (
         f'<div class="tile"><h3>{escape(name)}</h3>'
-        f'<p class="verdict{_verdict_class(change)}">{escape(change.verdict)}</p>'
+        f'<p class="verdict{verdict}">{escape(change.verdict)}</p>'
         f'<p class="hint">without over with: {escape(change.interval)}</p>'
         f"{_dots(change)}"
         f'<p class="hint">without: {escape(spread_text(change.without))}; with: {escape(spread_text(change.tuned))}</p>'
