@@ -284,12 +284,13 @@ class AsText:
         against, unsolved = evaluation.against, evaluation.unsolved
         left_out = f" Left out: {unsolved} problems on which nothing succeeded." if unsolved else ""
         yield Text(
-            f"gain: of the choices over {against}; of best: gain of the best configs measured; regret: against the "
-            f"best; slower: than {against} by over {SLOWER:.0%}. A miss counts as {evaluation.usual}.{left_out}"
+            f"gain: of the choices over {against}; of best: gain of the best configs measured; regret: how much longer "
+            f"the choices take than the best, on average; worst: on the one problem where it is most; slower: than "
+            f"{against} by over {SLOWER:.0%}. A miss counts as {evaluation.usual}.{left_out}"
         )
         counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
         yield Text(f"problems by regret: {', '.join(counts)}")
-        lines = ["worst:"]
+        lines = ["problems with the largest regret:"]
         for case in evaluation.worst:
             choice = f"{case.choice} ({case.origin}), best {case.best}"
             lines.append(f"  {case.regret:.2%} on {case.problem}: {choice}")

@@ -75,7 +75,7 @@ READING = [
     "diff a.json b.json --dataset d.msgpack --format markdown",
     "diff a.json b.json",
     f"evaluate --model {MODEL} --all d.msgpack",
-    "evaluate a.json d.msgpack --json new.json",
+    "evaluate a.json d.msgpack --format json",
     "explain mm 256 512 96 --hardware NVIDIA_H200 --table a.json",
     f"explain mm 256 512 96 --hardware NVIDIA_H200 --table {MODEL}",
     "export inductor-table a.json -o new.json",

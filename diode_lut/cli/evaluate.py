@@ -12,7 +12,17 @@ from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.arguments import FIGURES, FILE, PAGE, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed, output_option
+from diode_lut.cli.arguments import (
+    FILE,
+    PAGE,
+    PICTURE_OUTPUT,
+    RECEIPT,
+    TABLE,
+    TEXT_OR_JSON,
+    Output,
+    Typed,
+    output_option,
+)
 from diode_lut.cli.inputs import (
     read_datasets,
     read_datasets_answered_by,
@@ -73,19 +83,17 @@ if TYPE_CHECKING:
     "torch-diode, of whose kernels the fastest counts.",
 )
 @click.option(
-    "--json", "json_file", metavar="FILE", type=Output(FIGURES), help="Write the figures to this file as well."
-)
-@click.option(
     "--picture", metavar="FILE", type=PICTURE_OUTPUT, help="Draw regrets and gains in this .png, .svg or .pdf file."
 )
+@TEXT_OR_JSON
 def evaluate_command(
     files: tuple[Typed, ...],
     model_file: Typed | None,
     everything: bool,
     function: str | None,
     against: str,
-    json_file: Path | None,
     picture: Path | None,
+    form: str,
 ) -> int:
     """Compare a table's choices with the best measured kernels.
 
@@ -93,10 +101,11 @@ def evaluate_command(
     aten. For attention, default stands for aten. With --model or --chooser it evaluates a model or a function instead.
     A model misses a problem if its answer is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
-    import orjson
     from rich.console import Console
 
-    from diode_lut.decide.sources import Threshold
+    from diode_lut import errors
+    from diode_lut.build.measurements import combined
+    from diode_lut.decide.sources import ModelSource, TableSource, Threshold
     from diode_lut.evaluate import AsText, as_json, evaluate, save_picture
     from diode_lut.settings import config
 
@@ -108,19 +117,24 @@ def evaluate_command(
     baseline = _baseline(against)
     if picture is not None:
         require_picture(picture)
-    measured = _measured(subject.source, everything, records_of(datasets))
-    evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
-    on_stderr = json_file is not None and is_standard(json_file)
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
-    if json_file is not None:
+    source, measured = subject.source, records_of(datasets)
+    if isinstance(source, ModelSource) and not everything:
+        measured = _unseen(source.model, measured)
+    if not isinstance(source, TableSource):  # it may choose any config, so the times of both stages count
+        measured = combined(measured)
+    evaluation = evaluate(source, measured, baseline, Threshold.of(config))
+    if isinstance(source, TableSource):
+        _say_missing(source.table, datasets)
+    if form == "text":
+        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
+    else:
         origin: dict[str, Any] = {
-            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{subject.source.digest}",
+            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
             "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
             "hardware": str(subject.hardware),
-            **({"rows": subject.source.rows} if subject.kind == "table" else {}),
+            **({"rows": source.rows} if subject.kind == "table" else {}),
         }
-        write(json_file, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+        say(errors.as_json({**origin, **as_json(evaluation)}))
     if picture is not None:
         save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     return say_losses(datasets)
@@ -181,22 +195,6 @@ def _subject(
     table = open_table(table_file.path, table_file.contents)
     datasets = read_datasets_answered_by(table, inputs)
     return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
-
-
-def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
-    """Return the records to evaluate on.
-
-    A model or a function can choose any config, so the times of both stages count. A model is evaluated on unseen
-    problems only, unless ``everything`` counts.
-    """
-    from diode_lut.build.measurements import combined
-    from diode_lut.decide.sources import ModelSource, TableSource
-
-    if isinstance(source, TableSource):
-        return records
-    if isinstance(source, ModelSource) and not everything:
-        records = _unseen(source.model, records)
-    return combined(records)
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
@@ -290,24 +288,13 @@ def report_command(
         other = side(open_table(beside.path, contents), beside.path, contents)
     if other is not None:
         require_same_device(datasets, other.chooser)
-    digests = {f"sha256:{dataset.digest}" for dataset in datasets}
-    sources = table.provenance.get("datasets", ()) if datasets else ()
-    missing = [digest for digest in sources if digest not in digests]
-    if missing:
-        shown = ", ".join(digest[: len("sha256:") + 12] for digest in missing[:3]) + (
-            ", ..." if len(missing) > 3 else ""
-        )
-        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {shown}"
-        say(
-            printable(f"note: {text} (give all of them, or the gain and regret may not be those of the table)"),
-            err=True,
-        )
+    missing = _say_missing(table, datasets) if datasets else 0
     with progress_bars() as progress:
         data = as_data(
             first,
             beside=other,
             datasets=[dataset.path.name for dataset in datasets],
-            missing=len(missing),
+            missing=missing,
             asked=_asked(receipts, table.hardware) if receipts else (),
             track=lambda problems: progress.track(problems, "model", len(problems)),
         )
@@ -316,6 +303,26 @@ def report_command(
     problems = f", {len(first.cases)} problems" if datasets else ""
     say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page)} bytes"), err=is_standard(output))
     return say_losses(datasets)
+
+
+def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
+    """Print and count the datasets that the table was built from and that are not given, if some of them are."""
+    from diode_lut.contribute.review import datasets_beside
+    from diode_lut.decide.sources import shown
+
+    given = {f"sha256:{dataset.digest}" for dataset in datasets}
+    sources = table.provenance.get("datasets", ())
+    missing = [digest for digest in sources if digest not in given]
+    if len(missing) == len(sources):
+        return 0  # these timings are of other problems on purpose
+    if missing:
+        beside = datasets_beside(table.path) if table.path is not None else {}
+        names = [shown(beside[each].path) if each in beside else each[: len("sha256:") + 12] for each in missing[:3]]
+        listed = ", ".join([*names, *(["..."] if len(missing) > 3 else [])])
+        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {listed}"
+        remedy = "give all of them, or the gain and regret may not be those of the table"
+        say(printable(f"note: {text} ({remedy})"), err=True)
+    return len(missing)
 
 
 def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:

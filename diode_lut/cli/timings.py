@@ -23,6 +23,7 @@ from diode_lut.cli.arguments import (
     MINUTES,
     OP,
     TABLE,
+    TABLE_KIND,
     Output,
     Typed,
     hardware_of,
@@ -272,6 +273,8 @@ def import_command(
         if not count:
             raise ExchangeError("nothing in it could be imported")
 
+    kind = Output(DATASET, ".msgpack", ".zst") if isinstance(content, tuple) else Output(TABLE_KIND, ".json")
+    kind.convert(output, None, None)
     try:
         if isinstance(content, tuple):
             with in_a_file(output) as path:

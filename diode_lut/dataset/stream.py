@@ -255,7 +255,12 @@ def read_dataset(
             return _stream(path, file, contents)
         if _begins_with_map(start):
             return open_torch_diode(path, file, MsgpackCursor, hardware, layout, contents)
-        raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}")
+        remedy = (
+            " (`import timings` makes a dataset of CSV)"
+            if start[:64].isascii() and b"," in start.replace(b";", b",")
+            else ""
+        )
+        raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}{remedy}")
 
 
 def is_dataset(contents: bytes) -> bool:
