@@ -140,7 +140,9 @@ def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) 
         document = json.loads(data)
     except RecursionError:
         raise ExchangeError(f"{path}: nested too deeply (expected {what})") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
+        raise ExchangeError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected {what})") from None
+    except ValueError as error:  # not UTF-8, or a number of too many digits
         raise ExchangeError(f"{path}: not JSON: {error} (expected {what})") from None
     if not isinstance(document, kind):
         raise ExchangeError(f"{path}: not {what}")

@@ -58,7 +58,7 @@ def test_gains_are_against_the_fastest_kernel_of_the_solution(solution: Any, gai
     ("solution", "words"),
     [
         ("[]", "s.json: not a max-autotune solution of torch-diode"),
-        ("{", "s.json: not JSON"),
+        ("{", "s.json:1: not JSON"),
         ('{"config": []}', "no config in it is one that tables know: it is empty"),
         ('{"config": [{"block_m": 64}]}', "no config in it is one that tables know: "),
         (json.dumps({"config": [row(GONE)]}), "'s.json' was measured on none of the problems"),
