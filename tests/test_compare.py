@@ -392,6 +392,7 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
     ("run_s", "pairs", "budget_s", "text"),
     [
         (3.0, None, 600.0, "a run takes 3 s: it will take 60 s to 10 minutes (--budget), until it can tell"),
+        (6.0, None, 130.0, "a run takes 6 s: it will take 2 minutes (--budget), until it can tell"),
         (60.0, None, 600.0, "a run takes 60 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
         (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 56 s"),
     ],

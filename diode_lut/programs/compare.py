@@ -314,7 +314,8 @@ def expected(run_s: float, plan: ComparisonPlan) -> str:
             f"{_long(budget)} (--budget) are enough for {counted(fit, 'pair')}, and {_FIRST_LOOK} take {_long(first)}"
         )
     else:
-        take = f"it will take {_long(first)} to {_long(budget)} (--budget), until it can tell"
+        times = " to ".join(dict.fromkeys((_long(first), _long(budget))))
+        take = f"it will take {times} (--budget), until it can tell"
     return f"a run takes {spread_text([run_s])}: {take}"
 
 
