@@ -91,10 +91,6 @@ def explanation_over(
 
 
 def _sources(hardware: Hardware | str | None, first: Table | Model | None, settings: Settings) -> Sources:
-    if first is not None and isinstance(hardware, str):
-        assert first.path is not None
-        if TableFile(first.path, first.hardware, shipped=False).called(hardware):
-            hardware = first.hardware
     device = hardware_called(hardware, settings) if isinstance(hardware, str) else hardware or get_detected_hardware()
     choosers = registered()
     return sources_for(device, settings, choosers) if first is None else sources_with(first, device, settings, choosers)

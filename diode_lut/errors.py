@@ -300,6 +300,8 @@ def size_of(text: str) -> int:
     """Return the size in ``1024``, ``1_024`` or ``1k``. k is 1,024, m is 1,024 k. ProblemError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
+        if text.strip().isdecimal():
+            raise ProblemError(f"{text!r} is not a size: it is too large")
         raise ProblemError(f"{text!r} is not a size (such as 1024, or 1k, which is the same)")
     return int(found[1].replace("_", "")) * _UNITS[found[2].casefold()]
 

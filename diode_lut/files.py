@@ -67,6 +67,11 @@ def own_tables_directory() -> Path | None:
     return None if directory is None else directory / "tables"
 
 
+def timings_of(table: Path) -> Path:
+    """Return the directory, beside a table, in which ``tune`` keeps its timings."""
+    return table.with_suffix(".timings")
+
+
 _Read = TypeVar("_Read")
 
 _NEVER_WAITING = getattr(os, "O_NONBLOCK", 0)

@@ -25,6 +25,7 @@ from diode_lut.programs.compare import (
     Loser,
     as_json,
     expected,
+    losers,
     not_answered,
     printed_steps,
     spread_text,
@@ -34,7 +35,9 @@ from diode_lut.programs.launch import without_leaks
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime, read_traces, unpadded
 from diode_lut.programs.verdict import GemmChange, change_of, error_of, is_all_told, judge, student
-from diode_lut.receipts.receipt import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
+from diode_lut.receipts import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
+from diode_lut.settings import config
+from diode_lut.snapshot import sources_for
 from diode_lut.table import read_table
 from tests.commands import run
 from tests.forks import ROOT
@@ -389,6 +392,7 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
     ("run_s", "pairs", "budget_s", "text"),
     [
         (3.0, None, 600.0, "a run takes 3 s: it will take 60 s to 10 minutes (--budget), until it can tell"),
+        (6.0, None, 130.0, "a run takes 6 s: it will take 2 minutes (--budget), until it can tell"),
         (60.0, None, 600.0, "a run takes 60 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
         (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 56 s"),
     ],
@@ -429,7 +433,34 @@ def test_rows_that_lose_are_set_on_request(tmp_path: Path, capsys: pytest.Captur
     _apply([Loser(Problem.of("bmm", 8, 64, 32, b=2, dtype="float16", layout="nt"), words)])
     (entry,) = read_table(tmp_path / "-.json").entries
     assert (str(entry.best.config), entry.note) == ("aten", "slower in a program")
-    assert capsys.readouterr().err.endswith("diode-lut: set 1 of your rows\n")
+    assert capsys.readouterr().err.endswith("diode-lut: set 1 row of your own\n")
+
+
+def test_shipped_rows_that_lose_are_overruled_by_a_table_of_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command makes the table if need be. It is for the GEMM alone, and tables of one's own are asked first."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    problem = Problem.of("addmm", 8, 64, 32, dtype="float16", layout="nt", epilogue="light")
+    aten = problem._replace(epilogue="none")
+    device = Device(
+        sources={SourceRecord("device", "/shipped/nvidia-h200.json", "d", 1): None},
+        hits=Counter(
+            {Hit(problem, "device", "d", "a row", ("decompose_k 2",)): 1, Hit(aten, "device", "d", "b", ("aten",)): 1}
+        ),
+    )
+    hardware = Hardware("NVIDIA H200", "sm_90", 132)
+    slower = GemmChange("8x64x32 float16", times(1, 2), times(3, 4), True)
+    found = comparison()._replace(receipt=Receipt(devices={hardware: device}), gemms=[slower])
+    (loser,) = losers(found)
+    assert str(loser).startswith(f"{problem} is slower as nvidia-h200.json answers; for aten instead: diode-lut set ")
+    assert "<li><code>addmm 8x64x32" in as_page(found)
+    _apply([loser])
+    (table,) = (tmp_path / "diode_lut" / "tables").glob("*.json")
+    (entry,) = read_table(table).entries
+    assert entry.is_exact
+    assert (entry.covers(problem), entry.covers(aten), entry.note) == (True, False, "slower in a program")
+    assert sources_for(hardware, config.copy(), ()).tiers[0].sources[0].path == table
 
 
 HOSTILE = (

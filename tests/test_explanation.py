@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import ModelSource, TableSource, Threshold
 from diode_lut.table import Candidate, Entry, Table, read_table
 from diode_lut.templates.config import ATEN, Config
+from tests.commands import call
 from tests.model.small import H200, MM, model
 
 FAST = Config("triton_mm", (128, 128, 64, 8, 4, 8))
@@ -118,3 +121,29 @@ def test_min_gain_is_for_models_too() -> None:
     selector = Sources(H200, [Tier("model", (ModelSource(model(0.1), H200),))])
     assert decide(selector, MM, Threshold(min_gain=0.2)).decision.configs == (ATEN,)
     assert decide(selector, MM, Threshold(min_gain=0.1)).decision.configs != (ATEN,)
+
+
+def test_measured_times_are_shown_beside_the_gains(table_file: Callable[..., Path], tmp_path: Path) -> None:
+    """Times come from a dataset that is named, or from the timings that tune keeps beside the answering table."""
+    path = table_file("mine.json", {"op": "mm", "configs": [{**FAST.to_json(), "gain_permille": 1500}]})
+    hardware = read_table(path).hardware
+    path.with_suffix(".timings").mkdir()
+    kept = path.with_suffix(".timings") / "t.msgpack"
+    other = Config("triton_mm", (64, 64, 64, 8, 4, 8))
+    with DatasetWriter(kept, Header(hardware)) as writer:
+        writer.append(Record(MM, (Timing(ATEN, 15000), Timing(FAST, 10000), Timing(other, 9000))))
+    words = ("explain", "mm", MM.m, MM.n, MM.k, "--layout", MM.layout, "--table", path)
+    found = f"    measured: aten 15.00 us, {FAST} 10.00 us, and the fastest of 3, {other} 9.00 us"
+    by_default = call(*words, "--hardware", "H200")
+    assert found in by_default.output.splitlines()
+    moved = kept.rename(tmp_path / "t.msgpack")
+    assert "  measured: " not in call(*words, "--hardware", "H200").output
+    assert call(*words, "--hardware", "H200", "--dataset", moved).output == by_default.output
+    assert orjson.loads(call(*words, "--hardware", "H200", "--dataset", moved, "--format", "json").output)["times"] == [
+        {"config": each.to_json(), "ns": ns} for each, ns in ((ATEN, 15000.0), (other, 9000.0), (FAST, 10000.0))
+    ]
+    described = ("--hardware", f"{hardware.name},{hardware.arch},{hardware.sm_count}")
+    assert call(*words, *described, "--dataset", moved).output == by_default.output
+    refused = call(*words, "--hardware", "A100", "--dataset", moved)
+    assert refused.exit_code == 1
+    assert f"{moved}: measured on {hardware}, but asked about" in refused.output

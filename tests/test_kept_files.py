@@ -12,9 +12,9 @@ import pytest
 from diode_lut.cli import COMMANDS, main
 from diode_lut.cli.arguments import ANY_OUTPUT, Output
 from diode_lut.dataset import pack, read_dataset
-from diode_lut.dataset.write import write_stream
+from diode_lut.dataset.stream import write_stream
 from diode_lut.model.weights import write_model
-from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts import Receipt, receipt_bytes
 from tests.commands import call
 from tests.dataset.test_stream import HEADER, RECORDS
 from tests.model.small import model
@@ -24,7 +24,6 @@ TABLE = {
     "hardware": HEADER.hardware._asdict(),
     "entries": [{"op": "mm", "dtype": "float16", "layout": "nn", "configs": [{"template": "aten"}]}],
 }
-EVALUATE = "evaluate t.json d.msgpack --json"
 WRITING = {
     "adopt --budget 1 -o": "",
     "build d.msgpack -o": "t.json",
@@ -33,7 +32,6 @@ WRITING = {
     "compare -n 2 --output": "page.html",
     "distill d.msgpack --picture p.png -o": "m.safetensors",
     "distill d.msgpack -o new.mlp.safetensors --picture": "p.png",
-    EVALUATE: "figures.json",
     "evaluate t.json d.msgpack --picture": "p.png",
     "export inductor-table t.json -o": "lookup.json",
     "export timings d.msgpack -o": "timings.csv",
@@ -72,7 +70,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     (here / "deep.json").write_text("[" * 100_000)
     (here / "list.json").write_text('[{"a": 1}]')
     (here / "package.json").write_text('{"name": "x", "dependencies": {}}')
-    for line in (EVALUATE, "report t.json -o", "export inductor-table t.json -o", "export timings d.msgpack -o"):
+    for line in ("report t.json -o", "export inductor-table t.json -o", "export timings d.msgpack -o"):
         name = WRITING[line]
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(here)

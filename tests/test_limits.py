@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.dataset.read import RECORD, frame, header_bytes, record_bytes
+from diode_lut.dataset.stream import RECORD, frame, header_bytes, record_bytes
 from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
 from diode_lut.formats import read
 from diode_lut.formats.content import Facts

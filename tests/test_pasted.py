@@ -30,7 +30,7 @@ from diode_lut.programs.launch import run_program
 from diode_lut.programs.page import as_page
 from diode_lut.programs.trace import GemmTime
 from diode_lut.programs.verdict import GemmChange
-from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, SourceRecord
+from diode_lut.receipts import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.table import read_table
 from tests.commands import call
 from tests.model.small import model

@@ -10,8 +10,8 @@ from platform import machine
 
 import numpy as np
 
+from diode_lut.model import Kind
 from diode_lut.model.ranking import Calibration, Weights
-from diode_lut.model.training_set import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks, environment

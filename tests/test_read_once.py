@@ -14,7 +14,7 @@ import pytest
 from diode_lut.cli import COMMANDS, main
 from diode_lut.cli.arguments import FILE, TABLE
 from diode_lut.dataset import Header, Record, Timing
-from diode_lut.dataset.write import write_stream
+from diode_lut.dataset.stream import write_stream
 from diode_lut.formats.content import exact_table
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -75,7 +75,7 @@ READING = [
     "diff a.json b.json --dataset d.msgpack --format markdown",
     "diff a.json b.json",
     f"evaluate --model {MODEL} --all d.msgpack",
-    "evaluate a.json d.msgpack --json new.json",
+    "evaluate a.json d.msgpack --format json",
     "explain mm 256 512 96 --hardware NVIDIA_H200 --table a.json",
     f"explain mm 256 512 96 --hardware NVIDIA_H200 --table {MODEL}",
     "export inductor-table a.json -o new.json",

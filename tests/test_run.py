@@ -22,8 +22,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.programs.account import ProgramRun, summary
 from diode_lut.programs.launch import STARTUP, Ended
-from diode_lut.receipts.read import read_receipt
-from diode_lut.receipts.receipt import Device, Hit, Receipt
+from diode_lut.receipts import Device, Hit, Receipt, read_receipt
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment
 
@@ -44,6 +43,7 @@ if __name__ == "__main__":
         os._exit(0)
     os.wait()
 """
+NO_GEMM = "Inductor asked for no GEMM (only what torch.compile compiles is asked for)"
 LINEAR = "addmm 8x64x64 float32 nt align 16"
 FREEZING = f"torch._inductor.config.freezing = True, set in the thread that compiles, gives it one for {LINEAR}"
 ASK = str(ROOT / "tests" / "programs" / "ask.py")
@@ -198,7 +198,7 @@ time.sleep(100)
 @pytest.mark.parametrize(
     ("steps", "line"),
     [
-        (("torch",), "nothing was answered: Inductor asked for no GEMM"),
+        (("torch",), f"nothing was answered: {NO_GEMM}"),
         (
             ("no-choice",),
             f"nothing was answered: Inductor has no choice of kernels for {LINEAR} ({FREEZING})",

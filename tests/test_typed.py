@@ -17,7 +17,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.errors import CollectError, HardwareError, ProblemError
 from diode_lut.hardware import KNOWN, Hardware, known_gpu, slug
 from diode_lut.measure.problems import read_problems
-from diode_lut.model.training_set import parse_family
+from diode_lut.model import parse_family
 from diode_lut.problem import Problem
 from diode_lut.table import read_table
 from diode_lut.templates.architecture import architecture
@@ -119,7 +119,7 @@ def test_timings_come_through_a_pipe(tmp_path: Path) -> None:
     call("build", tmp_path / "d.msgpack", "-o", tmp_path / "t.json")
     assert built.stdout == (tmp_path / "t.json").read_text()
     (tmp_path / "t.json").write_text(built.stdout)
-    figures = piped(data, "evaluate", tmp_path / "t.json", "-", "--json", "-")
+    figures = piped(data, "evaluate", tmp_path / "t.json", "-", "--format", "json")
     assert json.loads(figures.stdout)["rows"] == len(json.loads(built.stdout)["entries"])
 
 
@@ -152,7 +152,7 @@ def test_solutions_come_through_a_pipe(tmp_path: Path) -> None:
     synthetic.write(tmp_path / "d.msgpack", 3)
     config = {"block_m": 32, "block_n": 64, "block_k": 64, "group_m": 8, "num_stages": 4, "num_warps": 4}
     (tmp_path / "s.json").write_text(json.dumps({"config": [config]}))
-    evaluate = ("evaluate", "H200", tmp_path / "d.msgpack", "--json", "-", "--against")
+    evaluate = ("evaluate", "H200", tmp_path / "d.msgpack", "--format", "json", "--against")
     evaluated = json.loads(call(*evaluate, tmp_path / "s.json").stdout)
     through_a_pipe = json.loads(piped((tmp_path / "s.json").read_text(), *evaluate, "-").stdout)
     assert evaluated.pop("against") == "s.json"

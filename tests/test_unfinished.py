@@ -11,7 +11,7 @@ import pytest
 import diode_lut
 from diode_lut import files as unfinished
 from diode_lut.errors import DiodeLutError, TableError
-from diode_lut.model.header import read_model_hardware
+from diode_lut.model import read_model_hardware
 from diode_lut.model.weights import read_model
 from diode_lut.table import read_hardware, read_table
 

@@ -96,7 +96,7 @@ CASES = [
     ("doctor mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
-    ("evaluate mine.json d.msgpack --json nodir/x.json", 2, "error: nodir: no such directory to write to"),
+    ("evaluate mine.json d.msgpack --picture nodir/x.svg", 2, "error: nodir: no such directory to write to"),
     ("evaluate mine.json d.msgpack --picture nodir/x.png", 2, "error: nodir: no such directory to write to"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
     (
@@ -230,6 +230,21 @@ CASES = [
         2,
         "unknown op 'matmul'; use mm, or bmm with a batch",
     ),
+    ("build timings.csv -o x.json", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of CSV)"),
+    (
+        "import inductor-table table.json -o x.msgpack --hardware H200",
+        2,
+        "x.msgpack: a table is JSON, so the name ends with .json",
+    ),
+    ("check .", 2, ".: cannot be read: Is a directory (name files in it)"),
+    ("explain mm 99999999999999999999 8 8", 2, "'99999999999999999999' is not a size: it is too large"),
+    ("import timings timings.csv -o x.msgpack", 1, "row 1: 'op;m;n;k;time_us' is no column (docs/exchange.md lists"),
+    ("import timings model.bin -o x.msgpack", 1, "model.bin: not text (expected CSV in UTF-8, as a spreadsheet saves"),
+    (
+        "run --table d.msgpack -- true",
+        1,
+        "is not UTF-8 (expected a table, which is JSON; `build` makes one of a dataset)",
+    ),
     ("tune --stop-after 0 -- python train.py", 2, "'0' is not a time above zero, such as 10, 90s, 10m or 1.5h"),
 ]
 """What is typed, the exit code, and a part of what is said."""
@@ -248,6 +263,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "text.json").write_text("hello")
+    key = "(('cuda', torch.float16, [8, 8], [8, 1]), ('cuda', torch.float16, [8, 8], [8, 1]))+mm"
+    (here / "table.json").write_text(f'{{"{key}": [{{"template_id": "aten::mm"}}]}}')
+    (here / "timings.csv").write_text("op;m;n;k;time_us\nmm;8;8;8;1,5\n")
     (here / "short.json").write_text(f'{head}[{{"dtype": "bf16", {row}}}]}}')
     write_model(model(), here / "model.bin")
     (here / "cut.safetensors").write_bytes((here / "model.bin").read_bytes()[:-4])

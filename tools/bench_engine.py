@@ -230,9 +230,9 @@ def model(count: int) -> Model:
     """A model with random weights, with as many tiled candidates, and aten."""
     import numpy as np
 
+    from diode_lut.model import Kind, Split
     from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
     from diode_lut.model.ranking import Calibration, Model, Weights
-    from diode_lut.model.training_set import Kind, Split
 
     first, second = HIDDEN
     config = len(CONFIG_FEATURES) + LEARNED

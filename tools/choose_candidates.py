@@ -59,7 +59,7 @@ def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
     """
     kinds: dict[str | bool, list[Factors]] = {}
     for record in records:
-        times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+        times = record.times
         if record.stage == "sweep" and times:
             best, op = min(times.values()), record.problem.op
             kind = kinds.setdefault(op if op in ATTENTION else op in BATCHED, [])

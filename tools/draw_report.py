@@ -1,4 +1,4 @@
-"""The picture of a report in docs/reviewing.md: the H200's table and dataset, at 1280 pixels, the pointer on a row.
+"""The picture of a report in docs/reviewing.md: the H200's table and datasets, at 1280 pixels, the pointer on a row.
 
 Run it with ``python tools/draw_report.py`` after a change of the page or the table; it needs Debian's Chromium.
 """
@@ -15,21 +15,22 @@ from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from diode_lut.contribute.review import datasets_beside
+from diode_lut.table import read_table
+
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "tables" / "nvidia-h200.json"
-DATASETS = [
-    ROOT / "tables" / "datasets" / f"{name}.msgpack.zst"
-    for name in ("nvidia-h200-models", "padding/nvidia-h200-models", "few-rows/nvidia-h200")
-]
 PICTURE = ROOT / "docs" / "report.png"
 WIDTH, HEIGHT = 1280, 940
 
 
 def main() -> None:
     """Write the report, and take the picture."""
+    sources = read_table(TABLE).provenance["datasets"]
+    datasets = [each.path for digest, each in datasets_beside(TABLE).items() if digest in sources]
     with tempfile.TemporaryDirectory() as directory:
         page = Path(directory) / "report.html"
-        subprocess.run([sys.executable, "-m", "diode_lut", "report", TABLE, *DATASETS, "-o", page], check=True)
+        subprocess.run([sys.executable, "-m", "diode_lut", "report", TABLE, *datasets, "-o", page], check=True)
         with chromium(Path(directory) / "profile") as browser:
             show(browser, page, width=WIDTH, height=HEIGHT)
             point_at_largest_row(browser)

@@ -19,24 +19,34 @@ import zstandard
 from safetensors.numpy import load, save
 
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
-from diode_lut.dataset.read import holds_frames
-from diode_lut.dataset.write import write_stream
+from diode_lut.dataset.stream import holds_frames, write_stream
 from diode_lut.decide.catalog import distrusted, find_hardware, find_tables, tiers_for
 from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import Threshold
 from diode_lut.errors import DiodeLutError
-from diode_lut.evaluate.evaluation import read_solution
 from diode_lut.formats import FORMATS, read, write_timings
 from diode_lut.formats import write_table as exported
 from diode_lut.formats.content import Facts, Timings
+from diode_lut.formats.other_tools import read_solution
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
-from diode_lut.model.header import KEY, header_text, metadata_of, read_model_hardware
+from diode_lut.model import KEY, header_text, metadata_of, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
-from diode_lut.receipts.read import decode_receipt, read_receipt
-from diode_lut.receipts.receipt import Device, Hit, Miss, Receipt, Skip, SourceRecord, Unfused, Versions, receipt_bytes
+from diode_lut.receipts import (
+    Device,
+    Hit,
+    Miss,
+    Receipt,
+    Skip,
+    SourceRecord,
+    Unfused,
+    Versions,
+    decode_receipt,
+    read_receipt,
+    receipt_bytes,
+)
 from diode_lut.receipts.recorder import own_receipt, sources_seen
 from diode_lut.receipts.summary import as_json as receipt_as_json
 from diode_lut.receipts.summary import as_text as receipt_as_text

@@ -18,8 +18,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from diode_lut.build.measurements import combined
 from diode_lut.dataset import read_dataset
-from diode_lut.dataset.write import combined
 from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.dynamic import PER_OCTAVE, Axis
 from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold
@@ -56,7 +56,7 @@ def families_in(datasets: Sequence[Path]) -> dict[Problem, Family]:
     records = chain.from_iterable(read_dataset(path) for path in datasets)
     found: defaultdict[Problem, dict[int, dict[Config, float]]] = defaultdict(dict)
     for record in combined(records):
-        problem, times = record.problem, {each.config: each.ns for each in record.timings if each.ns is not None}
+        problem, times = record.problem, record.times
         if problem.dtype == "bfloat16" and ATEN in times:
             aten = times[ATEN]
             found[problem._replace(m=1)][problem.m] = {config: time / aten for config, time in times.items()}

@@ -20,7 +20,7 @@ from diode_lut.decide.catalog import tiers_for
 from diode_lut.decide.heuristics import nvidia
 from diode_lut.decide.sources import THRESHOLD, ModelSource, Source
 from diode_lut.hardware import Hardware
-from diode_lut.model.training_set import TRAIN
+from diode_lut.model import TRAIN
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 
@@ -37,8 +37,7 @@ def main(paths: Sequence[str]) -> None:
         dataset = read_dataset(path)
         times: dict[Problem, dict[Config, float]] = {}
         for record in dataset:
-            found = {timing.config: timing.ns for timing in record.timings if timing.ns}
-            times.setdefault(record.problem, {}).update(found)
+            times.setdefault(record.problem, {}).update(record.times)
         measured = {problem: found for problem, found in times.items() if ATEN in found}
         answers = {problem: nvidia(problem, dataset.header.hardware) for problem in measured}
         timed = {problem: found for problem, found in measured.items() if {*answers[problem][:1]} & found.keys()}

@@ -19,7 +19,7 @@ from diode_lut.dataset import read_dataset
 from diode_lut.decide.catalog import tiers_for
 from diode_lut.decide.sources import THRESHOLD, ModelSource
 from diode_lut.distill.examples import Target, targets_of
-from diode_lut.model.training_set import TRAIN
+from diode_lut.model import TRAIN
 from diode_lut.settings import MODEL
 from diode_lut.templates.config import ATEN, Config
 

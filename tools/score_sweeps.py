@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from diode_lut.dataset import Record, read_dataset
-from diode_lut.dataset.write import combined
+from diode_lut.build.measurements import combined
+from diode_lut.dataset import read_dataset
 from diode_lut.model.ranking import GOOD
 
 ALIGNED = {16: "rows aligned to 16 bytes", 2: "other rows"}
@@ -23,12 +23,12 @@ def main(paths: Sequence[str]) -> None:
     """Print it for all problems, and for those with rows aligned to 16 bytes and without."""
     records = list(chain.from_iterable(read_dataset(Path(path)) for path in paths))
     losses: defaultdict[str, list[float]] = defaultdict(list)
-    chosen = {each.problem: _times(each) for each in combined(each for each in records if each.stage == "sweep")}
+    chosen = {each.problem: each.times for each in combined(each for each in records if each.stage == "sweep")}
     final = {each.problem for each in records if each.stage == "final"}
     for record in combined(records):
         if record.problem not in final or record.problem not in chosen:
             continue
-        times, sweep = _times(record), chosen[record.problem]
+        times, sweep = record.times, chosen[record.problem]
         loss = math.log(
             times[min((each for each in sweep if each in times), key=sweep.__getitem__)] / min(times.values())
         )
@@ -37,10 +37,6 @@ def main(paths: Sequence[str]) -> None:
     for group, found in losses.items():
         good = sum(each <= math.log1p(GOOD) for each in found) / len(found)
         print(f"{group}: {len(found)} problems, {math.exp(sum(found) / len(found)):.3f} of the best, {good:.1%} good")
-
-
-def _times(record: Record) -> dict[object, float]:
-    return {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
 
 
 if __name__ == "__main__":

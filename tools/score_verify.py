@@ -22,11 +22,10 @@ from pathlib import Path
 
 from bench_adopt import swap
 
-from diode_lut.build.measurements import measurements_of
+from diode_lut.build.measurements import combined, measurements_of
 from diode_lut.contribute.review import datasets_beside
 from diode_lut.contribute.verify import SAMPLE, Drift, Problems, RemeasuredRow, comparable, sample_of
 from diode_lut.dataset import Dataset, Record, read_dataset
-from diode_lut.dataset.write import combined
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Candidate, Table, read_table
 from diode_lut.templates.config import BASELINES, Config, baseline
@@ -130,7 +129,7 @@ def gains_of(records: Iterable[Record]) -> Gains:
     """The gains of all configs that succeeded, where the baseline did."""
     found = {}
     for record in records:
-        times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+        times = record.times
         if (usual := baseline(record.problem.op)) in times:
             found[record.problem] = {config: times[usual] / ns for config, ns in times.items()}
     return found

@@ -32,7 +32,7 @@ from diode_lut.problem import (
     VARIANTS,
     Domain,
 )
-from diode_lut.receipts.receipt import VERSION as RECEIPT_VERSION
+from diode_lut.receipts import VERSION as RECEIPT_VERSION
 from diode_lut.settings import TIERS
 from diode_lut.table import format as table_format
 from diode_lut.table.format import CONFIGS, SCHEMA_VERSION, SIZES

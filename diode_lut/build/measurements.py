@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import count
 from math import inf, nan
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.dataset import Record
+from diode_lut.dataset import Record, Timing
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import ATTENTION, GENERATED, GROUPED, INTEGER, SCALED, Problem
 from diode_lut.templates.architecture import roofline_ns
-from diode_lut.templates.config import BASELINES, TEMPLATES, Config, baseline
+from diode_lut.templates.config import ATEN, BASELINES, TEMPLATES, Config, baseline
 
 Array = npt.NDArray[Any]
 _TEMPLATES = list(TEMPLATES)
@@ -32,6 +32,52 @@ _ONE_KERNEL = (*ATTENTION, *GROUPED, *SCALED, *INTEGER)
 def config_order(config: Config) -> tuple[int, tuple[int, ...]]:
     """Return a config's place in the fixed order, which decides between equally good configs. ``aten`` comes first."""
     return _TEMPLATES.index(config.template), config.params
+
+
+_StageTimes = defaultdict[Config, list[float]]
+
+_STATIC_GAIN = 1.012
+"""Time of a Triton kernel with sizes as arguments, relative to the same kernel compiled for these sizes.
+
+The median over all configs with both times on an H200. It is used for problems without such configs.
+"""
+
+
+def combined(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield a record for each problem, in order, as if all configs had been timed in the final stage.
+
+    Final times count as they are. Others are scaled by the median ratio of the configs with both times on the problem,
+    so a config without a chance in the sweep still has its place after the finalists. Several times of a config in a
+    stage become their median. A config that failed once has failed.
+    """
+    times: defaultdict[Problem, tuple[_StageTimes, _StageTimes]] = defaultdict(
+        lambda: (defaultdict(list), defaultdict(list))
+    )
+    failed: defaultdict[Problem, dict[Config, Timing]] = defaultdict(dict)
+    for record in records:
+        stage = times[record.problem][record.stage == "final"]
+        for timing in record.timings:
+            if timing.ns is None:
+                failed[record.problem].setdefault(timing.config, timing)
+            else:
+                stage[timing.config].append(timing.ns)
+    for problem in sorted(times):
+        sweep, final = ({config: median(ns) for config, ns in stage.items()} for stage in times[problem])
+        scales = {}
+        for pad in {config.pad for config in sweep}:
+            both = [
+                config
+                for config in final.keys() & sweep.keys()
+                if config.pad == pad and config.template != ATEN.template
+            ]
+            scales[pad] = 1.0
+            if both:
+                scales[pad] = median(final[config] / sweep[config] for config in both)
+            elif ATEN in final and ATEN in sweep:
+                scales[pad] = final[ATEN] / sweep[ATEN] / _STATIC_GAIN
+        together = {config: ns * scales[config.pad] for config, ns in sweep.items()} | final
+        timings = {config: Timing(config, ns) for config, ns in together.items()} | failed[problem]
+        yield Record(problem, tuple(timings[config] for config in sorted(timings)), "final")
 
 
 MAX_TIMINGS = 5_000_000

@@ -302,7 +302,7 @@ def git_output(directory: Path, *arguments: str) -> bytes:
 
 
 TABLE_KIND, DATASET, MODEL, RECEIPT, PAGE = "a table", "a dataset", "a model", "a receipt", "a page"
-FIGURES, COMPARISON = "figures of evaluate", "figures of compare"
+COMPARISON = "figures of compare"
 PROBLEMS, TIMINGS, PICTURE, UNKNOWN = "a list of problems", "timings", "a picture", "a file of another kind"
 
 _FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
@@ -369,7 +369,6 @@ def require_kind(path: Path, kind: str) -> None:
 _KEYS = {
     TABLE_KIND: {"entries"},
     RECEIPT: {"processes", "devices"},
-    FIGURES: {"against", "worst"},
     COMPARISON: {"seconds", "gemms"},
     "torch-diode-table": {"version", "hardware"},
 }

@@ -59,7 +59,7 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
     be among the inputs.
     """
     from diode_lut.dataset import pack
-    from diode_lut.dataset.read import open_stream
+    from diode_lut.dataset.stream import open_stream
 
     datasets = [open_stream(each.path, each.contents) for each in inputs]
     with progress_bars() as progress, in_a_file(output) as path:
@@ -246,7 +246,7 @@ def distill_command(
     It uses the timings of both stages, and validates the model on problems kept from training. Training takes a quarter
     of an hour for 10,000 problems on two CPU cores.
     """
-    from diode_lut.model.header import SUFFIX
+    from diode_lut.model import SUFFIX
     from diode_lut.model.weights import write_model
 
     if output.suffix != SUFFIX:
@@ -256,9 +256,10 @@ def distill_command(
         require_picture(picture)
     require_torch("distill")
 
-    from diode_lut.distill import TrainingPlan, distill
+    from diode_lut.distill import distill
+    from diode_lut.distill.training import TrainingPlan
     from diode_lut.distill.validation import as_text, save_history
-    from diode_lut.model.training_set import Split, parse_family
+    from diode_lut.model import Split, parse_family
 
     split = Split(seed, test, tuple(map(parse_family, families)))
     datasets = read_datasets(inputs)

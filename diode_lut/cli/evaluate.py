@@ -12,7 +12,17 @@ from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.arguments import FIGURES, FILE, PAGE, PICTURE_OUTPUT, RECEIPT, TABLE, Output, Typed, output_option
+from diode_lut.cli.arguments import (
+    FILE,
+    PAGE,
+    PICTURE_OUTPUT,
+    RECEIPT,
+    TABLE,
+    TEXT_OR_JSON,
+    Output,
+    Typed,
+    output_option,
+)
 from diode_lut.cli.inputs import (
     read_datasets,
     read_datasets_answered_by,
@@ -37,7 +47,7 @@ from diode_lut.templates.config import ATEN, Config
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.decide.sources import Source
-    from diode_lut.evaluate.evaluation import ReferenceKernels
+    from diode_lut.evaluate import ReferenceKernels
     from diode_lut.hardware import Hardware
     from diode_lut.model.ranking import Model
     from diode_lut.report import AskedProblem, Side
@@ -73,19 +83,17 @@ if TYPE_CHECKING:
     "torch-diode, of whose kernels the fastest counts.",
 )
 @click.option(
-    "--json", "json_file", metavar="FILE", type=Output(FIGURES), help="Write the figures to this file as well."
-)
-@click.option(
     "--picture", metavar="FILE", type=PICTURE_OUTPUT, help="Draw regrets and gains in this .png, .svg or .pdf file."
 )
+@TEXT_OR_JSON
 def evaluate_command(
     files: tuple[Typed, ...],
     model_file: Typed | None,
     everything: bool,
     function: str | None,
     against: str,
-    json_file: Path | None,
     picture: Path | None,
+    form: str,
 ) -> int:
     """Compare a table's choices with the best measured kernels.
 
@@ -93,12 +101,12 @@ def evaluate_command(
     aten. For attention, default stands for aten. With --model or --chooser it evaluates a model or a function instead.
     A model misses a problem if its answer is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
-    import orjson
     from rich.console import Console
 
-    from diode_lut.decide.sources import Threshold
-    from diode_lut.evaluate import evaluate
-    from diode_lut.evaluate.formats import AsText, as_json, save_picture
+    from diode_lut import errors
+    from diode_lut.build.measurements import combined
+    from diode_lut.decide.sources import ModelSource, TableSource, Threshold
+    from diode_lut.evaluate import AsText, as_json, evaluate, save_picture
     from diode_lut.settings import config
 
     if everything and model_file is None:
@@ -109,19 +117,24 @@ def evaluate_command(
     baseline = _baseline(against)
     if picture is not None:
         require_picture(picture)
-    measured = _measured(subject.source, everything, records_of(datasets))
-    evaluation = evaluate(subject.source, measured, baseline, Threshold.of(config))
-    on_stderr = json_file is not None and is_standard(json_file)
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    Console(width=width, highlight=False, stderr=on_stderr).print(AsText(evaluation))
-    if json_file is not None:
+    source, measured = subject.source, records_of(datasets)
+    if isinstance(source, ModelSource) and not everything:
+        measured = _unseen(source.model, measured)
+    if not isinstance(source, TableSource):  # it may choose any config, so the times of both stages count
+        measured = combined(measured)
+    evaluation = evaluate(source, measured, baseline, Threshold.of(config))
+    if isinstance(source, TableSource):
+        _say_missing(source.table, datasets)
+    if form == "text":
+        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
+    else:
         origin: dict[str, Any] = {
-            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{subject.source.digest}",
+            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
             "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
             "hardware": str(subject.hardware),
-            **({"rows": subject.source.rows} if subject.kind == "table" else {}),
+            **({"rows": source.rows} if subject.kind == "table" else {}),
         }
-        write(json_file, orjson.dumps({**origin, **as_json(evaluation)}, option=orjson.OPT_INDENT_2) + b"\n")
+        say(errors.as_json({**origin, **as_json(evaluation)}))
     if picture is not None:
         save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     return say_losses(datasets)
@@ -129,7 +142,7 @@ def evaluate_command(
 
 def _baseline(against: str) -> ReferenceKernels | str:
     """Read the solution file of this name, or return the config, as typed. ProblemError if it is neither."""
-    from diode_lut.evaluate.evaluation import read_solution
+    from diode_lut.formats.other_tools import read_solution
 
     if against == STANDARD or Path(against).is_file():
         typed = FILE.convert(against, None, click.get_current_context())
@@ -184,28 +197,12 @@ def _subject(
     return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
 
 
-def _measured(source: Source, everything: bool, records: Iterable[Record]) -> Iterable[Record]:
-    """Return the records to evaluate on.
-
-    A model or a function can choose any config, so the times of both stages count. A model is evaluated on unseen
-    problems only, unless ``everything`` counts.
-    """
-    from diode_lut.dataset.write import combined
-    from diode_lut.decide.sources import ModelSource, TableSource
-
-    if isinstance(source, TableSource):
-        return records
-    if isinstance(source, ModelSource) and not everything:
-        records = _unseen(source.model, records)
-    return combined(records)
-
-
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
     """Yield the records of problems outside of the model's training, and print the number of other problems.
 
     DatasetError is raised at the end if there are only other problems.
     """
-    from diode_lut.model.training_set import TRAIN
+    from diode_lut.model import TRAIN
 
     left_out, unseen = set(), 0
     for record in records:
@@ -261,7 +258,7 @@ def report_command(
     from diode_lut.build.measurements import measurements_of
     from diode_lut.decide.catalog import is_model, open_model, open_table
     from diode_lut.decide.sources import Threshold, source_of
-    from diode_lut.evaluate import evaluate_on
+    from diode_lut.evaluate import evaluate
     from diode_lut.settings import config
     from diode_lut.table.read import read_bytes
 
@@ -277,7 +274,7 @@ def report_command(
     def side(chooser: Table | Model, file: Path, contents: bytes | None) -> Side:
         evaluation = None
         if measurements is not None:
-            evaluation = evaluate_on(source_of(chooser), measurements, threshold=Threshold.of(config))
+            evaluation = evaluate(source_of(chooser), measurements, threshold=Threshold.of(config))
         link = quote(Path(os.path.relpath(file.resolve(), output.resolve().parent)).as_posix())
         if link_base is not None:
             link = f"{link_base.rstrip('/')}/{quote(file.name)}"
@@ -291,24 +288,13 @@ def report_command(
         other = side(open_table(beside.path, contents), beside.path, contents)
     if other is not None:
         require_same_device(datasets, other.chooser)
-    digests = {f"sha256:{dataset.digest}" for dataset in datasets}
-    sources = table.provenance.get("datasets", ()) if datasets else ()
-    missing = [digest for digest in sources if digest not in digests]
-    if missing:
-        shown = ", ".join(digest[: len("sha256:") + 12] for digest in missing[:3]) + (
-            ", ..." if len(missing) > 3 else ""
-        )
-        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {shown}"
-        say(
-            printable(f"note: {text} (give all of them, or the gain and regret may not be those of the table)"),
-            err=True,
-        )
+    missing = _say_missing(table, datasets) if datasets else 0
     with progress_bars() as progress:
         data = as_data(
             first,
             beside=other,
             datasets=[dataset.path.name for dataset in datasets],
-            missing=len(missing),
+            missing=missing,
             asked=_asked(receipts, table.hardware) if receipts else (),
             track=lambda problems: progress.track(problems, "model", len(problems)),
         )
@@ -319,10 +305,29 @@ def report_command(
     return say_losses(datasets)
 
 
+def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
+    """Print and count the datasets that the table was built from and that are not given, if some of them are."""
+    from diode_lut.contribute.review import datasets_beside
+    from diode_lut.decide.sources import shown
+
+    given = {f"sha256:{dataset.digest}" for dataset in datasets}
+    sources = table.provenance.get("datasets", ())
+    missing = [digest for digest in sources if digest not in given]
+    if len(missing) == len(sources):
+        return 0  # these timings are of other problems on purpose
+    if missing:
+        beside = datasets_beside(table.path) if table.path is not None else {}
+        names = [shown(beside[each].path) if each in beside else each[: len("sha256:") + 12] for each in missing[:3]]
+        listed = ", ".join([*names, *(["..."] if len(missing) > 3 else [])])
+        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {listed}"
+        remedy = "give all of them, or the gain and regret may not be those of the table"
+        say(printable(f"note: {text} ({remedy})"), err=True)
+    return len(missing)
+
+
 def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:
     """Return the questions on this architecture, the most frequent first. ReceiptError if there are none."""
-    from diode_lut.receipts.read import read_receipt
-    from diode_lut.receipts.receipt import merge_receipts
+    from diode_lut.receipts import merge_receipts, read_receipt
     from diode_lut.report import AskedProblem
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in receipts)
@@ -355,8 +360,7 @@ def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) ->
     how many calls each table and model answered, and the misses, by the time that they may have cost: an estimate from
     a roofline and from the model's expected saving. `collect --problems` takes receipts.
     """
-    from diode_lut.receipts.read import read_receipt
-    from diode_lut.receipts.receipt import merge_receipts, receipt_bytes
+    from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
 
     merged = merge_receipts(read_receipt(*each[:2]) for each in files)
     if output is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -23,9 +24,9 @@ from diode_lut.cli.arguments import (
     Typed,
     hardware_of,
 )
-from diode_lut.cli.inputs import problems_of
+from diode_lut.cli.inputs import problems_of, read_datasets
 from diode_lut.cli.output import say
-from diode_lut.errors import ProblemError, as_json, printable, size_of
+from diode_lut.errors import DatasetError, ProblemError, as_json, printable, size_of
 from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
@@ -41,6 +42,9 @@ from diode_lut.problem import (
 
 if TYPE_CHECKING:
     from diode_lut.decide.dynamic import Axis
+    from diode_lut.decide.explain import Explanation
+    from diode_lut.hardware import Hardware
+    from diode_lut.templates.config import Config
 
 
 def _axis(text: str) -> Axis:
@@ -123,6 +127,15 @@ def _axis(text: str) -> Axis:
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
+@click.option(
+    "--dataset",
+    "inputs",
+    metavar="FILE",
+    multiple=True,
+    type=FILE,
+    help="Show the times in this dataset, too; can be repeated.  [default: the timings that `tune` keeps beside your "
+    "table]",
+)
 @TEXT_OR_JSON
 def explain_command(
     op: str | None,
@@ -143,6 +156,7 @@ def explain_command(
     hardware: str | None,
     table: Typed | None,
     chooser: str | None,
+    inputs: tuple[Typed, ...],
     form: str,
 ) -> int:
     """Show which kernel a GEMM gets, from which row, and why.
@@ -153,15 +167,18 @@ def explain_command(
     model expects. It exits with 1 if neither a table nor a model answers.
     """
     from diode_lut import api
-    from diode_lut.decide.catalog import open_file, open_table
+    from diode_lut.decide.catalog import TableFile, open_file, open_table
 
-    device = hardware if hardware is None or table is not None else hardware_of(hardware)
     first = None
     if table is not None:  # a model has to be in a file
         first = open_file(table.path) if table.contents is None else open_table(table.path, table.contents)
+    if first is not None and table is not None and TableFile(table.path, first.hardware, False).called(hardware or ""):
+        device: Hardware | None = first.hardware
+    else:
+        device = None if hardware is None else hardware_of(hardware)
     if problem_file is not None:
         context = click.get_current_context()
-        general = ("problem_file", "hardware", "table", "chooser", "form")
+        general = ("problem_file", "hardware", "table", "chooser", "inputs", "form")
         for parameter in context.command.params:
             name = str(parameter.name)
             if name not in general and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
@@ -170,6 +187,7 @@ def explain_command(
         problems = problems_of(problem_file, None)
         with _registered(chooser):
             explanations = [api.explanation(each, hardware=device, first=first) for each in problems]
+        explanations = _timed(explanations, inputs)
         if form == "json":
             say(as_json([each.as_dict() for each in explanations]))
         else:
@@ -197,9 +215,11 @@ def explain_command(
     )
     if not dynamic:
         with _registered(chooser):
-            explanation = api.explanation(problem, hardware=device, first=first)
+            (explanation,) = _timed([api.explanation(problem, hardware=device, first=first)], inputs)
         say(as_json(explanation.as_dict()) if form == "json" else str(explanation))
         return 0 if explanation.decision.configs else 1
+    if inputs:
+        raise click.UsageError("--dynamic and --dataset exclude each other: a time is of one size")
     axis, *more = dynamic
     if more:
         raise click.BadParameter("one size at a time", param_hint="--dynamic")
@@ -212,6 +232,36 @@ def explain_command(
         over = api.explanation_over(problem, axis, hardware=device, first=first)
     say(as_json(over.as_dict()) if form == "json" else str(over))
     return 0 if over.parts or over.whole.configs else 1
+
+
+def _timed(explanations: list[Explanation], inputs: tuple[Typed, ...]) -> list[Explanation]:
+    """Add the times in these datasets, or in those that ``tune`` keeps beside the answering table.
+
+    DatasetError if a dataset was measured on another device.
+    """
+    from diode_lut.files import timings_of
+
+    datasets = read_datasets(inputs)
+    if inputs:
+        for dataset in datasets:
+            if not dataset.header.hardware.same_device(explanations[0].decision.hardware):
+                reason = f"measured on {dataset.header.hardware}, but asked about {explanations[0].decision.hardware}"
+                raise DatasetError(f"{dataset.path}: {reason} (--hardware names another)")
+    else:
+        answering = {each.decision.source.path for each in explanations if each.decision.source} - {None}
+        files = (sorted(timings_of(table).glob("*.msgpack")) for table in answering if table)
+        datasets = read_datasets(map(Typed, chain.from_iterable(files)))
+    wanted = {each.decision.problem for each in explanations}
+    records = [record for dataset in datasets for record in dataset if record.problem in wanted]
+    times: dict[Problem, dict[Config, float]] = {}
+    if any(timing.ns is not None for record in records for timing in record.timings):
+        from diode_lut.build.measurements import measurements_of
+
+        found = measurements_of(records)
+        times = {problem: found.times_on(number) for number, problem in enumerate(found.problems)}
+    for problem in wanted - times.keys() if inputs else ():
+        say(f"note: {problem}: the datasets have no time of it", err=True)
+    return [each._replace(times=times.get(each.decision.problem, {})) for each in explanations]
 
 
 def _registered(chooser: str | None) -> AbstractContextManager[object]:

@@ -152,7 +152,9 @@ def tune_command(
     default=10.0,
     help="Begin no pair of runs that would end after this time, if the verdicts need so many.",
 )
-@click.option("--apply", "applies", is_flag=True, help="Set the library's kernel in your rows whose GEMM is slower.")
+@click.option(
+    "--apply", "applies", is_flag=True, help="Set the library's kernel in your own table for GEMMs that are slower."
+)
 @click.option(
     "--output",
     "-o",
@@ -224,11 +226,12 @@ def compare_command(
 def _apply(lost: Sequence[Loser]) -> None:
     """Do what the commands of these GEMMs do."""
     from diode_lut.cli.tables import set_command
+    from diode_lut.programs.account import counted
 
     for loser in lost:
         _, _, *words = (str(word.absolute()) if isinstance(word, Path) else word for word in loser.command)
         set_command.main(words, standalone_mode=False)
-    _tell("no row of your own is slower: none is set" if not lost else f"set {len(lost)} of your rows")
+    _tell("no GEMM is slower: no row is set" if not lost else f"set {counted(len(lost), 'row')} of your own")
 
 
 def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:
@@ -246,10 +249,12 @@ def _require_answers() -> None:
 
 
 def _with_tables(tables: Sequence[str]) -> dict[str, str]:
-    """Return the environment with more tables, relative to our directory. TableError if there is no such file."""
-    from diode_lut.decide.catalog import find_path
+    """Return the environment with more tables, relative to our directory. TableError or ModelError if one is none."""
+    from diode_lut.decide.catalog import find_path, head_of
 
     named = [str(find_path(name).absolute()) for name in tables]
+    for path in named:
+        head_of(Path(path))
     names = os.pathsep.join([*named, *filter(None, [os.environ.get("DIODE_LUT_TABLES")])])
     return {**os.environ, **({"DIODE_LUT_TABLES": names} if names else {})}
 

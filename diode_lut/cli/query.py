@@ -48,7 +48,17 @@ def query_command(file: Typed, expression: str, form: str, exit_status: bool) ->
     An example is 'entries[?op==`"bmm"` && m[1] < `64`].configs[0]'. Backquotes enclose values in JSON. jmespath.org
     describes the language.
     """
-    found = search(expression, _document(file))
+    from diode_lut.dataset import is_dataset, read_dataset
+    from diode_lut.dataset.dataset import as_document
+    from diode_lut.table.lint import MAX_VALUES
+    from diode_lut.table.read import parse
+
+    contents = file.whole()
+    if is_dataset(contents):
+        document = as_document(read_dataset(file.path, contents=contents))
+    else:
+        document = parse(file.path, contents, MAX_VALUES)
+    found = search(expression, document)
     _show(found, form)
     return int(exit_status and found in (None, False, []))
 
@@ -71,21 +81,9 @@ def search(expression: str, document: Any, name: str = "JMESPATH") -> Any:
     except (OverflowError, ValueError) as error:  # jmespath's own errors are ValueErrors
         reason = printable(" ".join(str(error).split()))
         shown = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}..."
-        remedy = "" if isinstance(error, _WrongError) else f" ({_remedy(expression)})"
+        remedies = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, expression))
+        remedy = "" if isinstance(error, _WrongError) else f" ({next(remedies)})"
         raise click.BadParameter(f"{shown}{remedy}", param_hint=name) from error
-
-
-def _document(file: Typed) -> Any:
-    """Read the JSON of a table, or a dataset as JSON."""
-    from diode_lut.dataset import is_dataset, read_dataset
-    from diode_lut.dataset.dataset import as_document
-    from diode_lut.table.lint import MAX_VALUES
-    from diode_lut.table.read import parse
-
-    contents = file.whole()
-    if is_dataset(contents):
-        return as_document(read_dataset(file.path, contents=contents))
-    return parse(file.path, contents, MAX_VALUES)
 
 
 def _show(found: Any, form: str) -> None:
@@ -111,15 +109,13 @@ def _show(found: Any, form: str) -> None:
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
-def _remedy(expression: str) -> str:
-    remedies = {
-        r"[<>=]\s*-?\d": "numbers are written in backquotes: `64`",
-        r"^\s*\.": "unlike in jq, an expression begins without a dot: entries[]",
-        r"[^=<>!]=[^=]": "a comparison is written ==",
-        r"\w\(\)": "a function has its argument in brackets: length(entries)",
-    }
-    found = (remedy for pattern, remedy in remedies.items() if re.search(pattern, expression))
-    return next(found, "jmespath.org describes the language")
+_REMEDIES = {
+    r"[<>=]\s*-?\d": "numbers are written in backquotes: `64`",
+    r"^\s*\.": "unlike in jq, an expression begins without a dot: entries[]",
+    r"[^=<>!]=[^=]": "a comparison is written ==",
+    r"\w\(\)": "a function has its argument in brackets: length(entries)",
+    "": "jmespath.org describes the language",
+}
 
 
 class _WrongError(ValueError):

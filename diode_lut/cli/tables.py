@@ -20,15 +20,27 @@ from diode_lut.cli.arguments import (
     TEXT_OR_JSON,
     VARIANT,
     Typed,
+    git_output,
+    hardware_of,
     size_range,
 )
-from diode_lut.cli.inputs import read_whole_table
+from diode_lut.cli.inputs import read_datasets_for, read_whole_table
 from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
-from diode_lut.errors import DiodeLutError, ModelError, ProblemError, TableError, as_json, as_lines, printable
+from diode_lut.errors import (
+    DiodeLutError,
+    ModelError,
+    ProblemError,
+    SettingError,
+    TableError,
+    as_json,
+    as_lines,
+    printable,
+)
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
+    from diode_lut.hardware import Hardware
     from diode_lut.table import Entry, Table
     from diode_lut.table.edit import Edit
 
@@ -43,7 +55,7 @@ def show_command(file: Typed) -> None:
     """
     from diode_lut.dataset import is_dataset, read_dataset
     from diode_lut.dataset.dataset import as_lines
-    from diode_lut.model.header import header_text
+    from diode_lut.model import header_text
     from diode_lut.table.read import table_of
     from diode_lut.table.table import as_text
 
@@ -129,26 +141,38 @@ def _format(file: Typed, check: bool) -> int:
     "the folder that adopt has written.",
 )
 @click.option(
+    "--dataset",
+    "inputs",
+    metavar="FILE",
+    multiple=True,
+    type=FILE,
+    help="Note gains that are not those of these timings; can be repeated.  [default: the timings that `tune` keeps "
+    "beside the table]",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(list(REPORTERS)),
     default="text",
     help="Lines for people, a JSON list, or annotations for GitHub Actions.",
 )
-def check_command(files: tuple[Typed, ...], compiling: bool, contribution: bool, form: str) -> int:
+def check_command(
+    files: tuple[Typed, ...], compiling: bool, contribution: bool, inputs: tuple[Typed, ...], form: str
+) -> int:
     """Find everything wrong with tables.
 
     It finds violations of the schema, rows that contradict each other or can never answer, configs that the
     architecture cannot launch, and files not in the canonical form. Each problem is a line, FILE:LINE:COLUMN: PATH:
     with the value found and the values allowed. Of a model it says only whether it can be used, and if not, why. A note
-    does not change the exit code: it names a check that would take too long.
+    does not change the exit code: it names a check that would take too long, or a gain that was measured for another
+    config, as the last commit or timings show.
 
     With --contribution, notes also give the figures: gain over aten with its interval, and regret, on the measured
     problems and on problems held out.
     """
     if contribution:
         files = tuple(table for file in files for table in _contributed(file))
-    errors = [error for file in files for error in check_table(file, compiling or contribution, contribution)]
+    errors = [error for file in files for error in check_table(file, compiling or contribution, contribution, inputs)]
     for line in REPORTERS[form](errors):
         say(line)
     notes = sum(error.note for error in errors)
@@ -168,7 +192,7 @@ def _contributed(file: Typed) -> list[Typed]:
     return [Typed(table) for table in tables]
 
 
-def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableError]:
+def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[Typed, ...] = ()) -> list[TableError]:
     """Return everything wrong with a table or a model, and notes."""
     from diode_lut.decide.catalog import is_model, open_model
     from diode_lut.table.lint import check_file
@@ -187,17 +211,40 @@ def check_table(file: Typed, compiling: bool, contribution: bool) -> list[TableE
     except TableError as error:
         return [error]
     errors = list(check_file(file.path, data))
+    with suppress(TableError):  # check_file has found that the file is no table
+        errors += _stale_gains(file, data, inputs)
     if not compiling and not contribution:
         return errors
     from diode_lut.compile_check import check_compiling
     from diode_lut.contribute.review import review
 
-    with progress_bars() as progress, suppress(TableError):  # check_file has found that the file is no table
+    with progress_bars() as progress, suppress(TableError):
         if contribution:
             errors += review(file.file, data, progress.records)
         if compiling:
             errors += check_compiling(file.file, data, lambda done, total: progress.track(done, file.path.name, total))
     return errors
+
+
+def _stale_gains(file: Typed, data: bytes, inputs: tuple[Typed, ...]) -> list[TableError]:
+    """Return notes on gains that the last commit or the timings have for another config. TableError if not a table."""
+    from diode_lut.files import timings_of
+    from diode_lut.table.faults import Fault
+    from diode_lut.table.lint import edited_gains
+    from diode_lut.table.read import located, table_of
+
+    table, faults = table_of(file.path, data), list[Fault]()
+    if file.contents is None:
+        with suppress(SettingError, TableError):  # no repository, or no such table in its last commit
+            committed = git_output(file.path.parent, "cat-file", "blob", f"HEAD:./{file.path.name}")
+            if committed != data:
+                faults += edited_gains(table, table_of(file.path, committed))
+    datasets = read_datasets_for(table, inputs or map(Typed, sorted(timings_of(file.path).glob("*.msgpack"))))
+    if datasets:
+        from diode_lut.contribute.review import stale_gains
+
+        faults += stale_gains(table, datasets)
+    return located(file.path, data, faults)
 
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -262,8 +309,15 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     type=FILE,
     help="Set all rows of this JSON list, as a table's entries have them, at once. --note is for those without a note.",
 )
+@click.option("--hardware", metavar="NAME", help="Make a table for this hardware, if there is no such file.")
 def set_command(
-    table_file: Typed, op: str | None, configs: tuple[str, ...], note: str | None, rows_file: Typed | None, **key: Any
+    table_file: Typed,
+    op: str | None,
+    configs: tuple[str, ...],
+    note: str | None,
+    rows_file: Typed | None,
+    hardware: str | None,
+    **key: Any,
 ) -> None:
     """Add a row to a table, or replace the row with the same key.
 
@@ -273,6 +327,8 @@ def set_command(
     """
     from diode_lut.table.edit import set_row
 
+    if hardware is None and table_file.contents is None and not table_file.path.exists():
+        raise click.UsageError(f"{table_file.path}: no such file (--hardware NAME makes a table for this hardware)")
     if note is not None and not note.strip():
         raise click.UsageError("--note: is empty; say why, so that others know whether the row is still right")
     if rows_file is not None:
@@ -288,7 +344,7 @@ def set_command(
             raise click.UsageError(f"Missing {missing}.")
         row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
         entries = [_entry({**_key(op or ANY, **key), **row})]
-    _edit(table_file, set_row, entries)
+    _edit(table_file, set_row, entries, None if hardware is None else hardware_of(hardware))
 
 
 def _entries(file: Typed, note: str | None) -> list[Entry]:
@@ -356,9 +412,15 @@ def _entry(row: dict[str, Any]) -> Entry:
         raise ProblemError(f"{dotted(fault.path)}: {fault.reason}") from None
 
 
-def _edit(table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Iterable[Entry]) -> None:
-    """Read the table, change it for each row, write it once, and print the changes, while other writers wait."""
-    from diode_lut.table import to_bytes
+def _edit(
+    table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Iterable[Entry], hardware: Hardware | None = None
+) -> None:
+    """Read the table, change it for each row, write it once, and print the changes, while other writers wait.
+
+    If there is no such file, a table for ``hardware`` is made.
+    """
+    from diode_lut.files import own_tables_directory
+    from diode_lut.table import Table, placed, to_bytes
     from diode_lut.table.format import candidate_text, key_text
 
     def shown(entry: Entry) -> str:
@@ -366,8 +428,15 @@ def _edit(table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Itera
 
     target = table_file.target
     edits = []
+    if hardware is not None and target.parent == own_tables_directory():
+        target.parent.mkdir(parents=True, exist_ok=True)
     with changing(target) as save:
-        table = read_whole_table(table_file)
+        if hardware is not None and table_file.contents is None and not target.exists():
+            table = placed(Table(hardware, ()), target)
+        else:
+            table = read_whole_table(table_file)
+        if hardware is not None and not table.hardware.same_device(hardware):
+            raise TableError(f"is for {table.hardware}, not for {hardware}", path=target)
         for row in rows:
             edits.append(change(table, row))
             table = edits[-1].table

@@ -23,6 +23,7 @@ from diode_lut.cli.arguments import (
     MINUTES,
     OP,
     TABLE,
+    TABLE_KIND,
     Output,
     Typed,
     hardware_of,
@@ -252,7 +253,7 @@ def import_command(
 
     Timings become a dataset, from which build makes a table. Skipped parts are counted, with the reason.
     """
-    from diode_lut.dataset.write import write_stream
+    from diode_lut.dataset.stream import write_stream
     from diode_lut.formats import read
     from diode_lut.formats.content import Facts
     from diode_lut.table import placed, to_bytes
@@ -272,6 +273,8 @@ def import_command(
         if not count:
             raise ExchangeError("nothing in it could be imported")
 
+    kind = Output(DATASET, ".msgpack", ".zst") if isinstance(content, tuple) else Output(TABLE_KIND, ".json")
+    kind.convert(output, None, None)
     try:
         if isinstance(content, tuple):
             with in_a_file(output) as path:

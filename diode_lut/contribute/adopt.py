@@ -23,19 +23,16 @@ from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, measure_dr
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
-from diode_lut.distill import TrainingPlan, distill
+from diode_lut.distill import distill
+from diode_lut.distill.training import TrainingPlan
 from diode_lut.distill.validation import as_text
 from diode_lut.errors import CollectError, ModelError, install_command
-from diode_lut.evaluate import Evaluation, evaluate
-from diode_lut.evaluate.evaluation import geometric_mean
-from diode_lut.evaluate.formats import AsText
+from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.collector import Executor, collect, open_executor
 from diode_lut.measure.methods import METHODS
-from diode_lut.measure.tasks import Outcome
-from diode_lut.model.header import SUFFIX
-from diode_lut.model.training_set import Split
+from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Table, write_table
@@ -127,7 +124,8 @@ class Machine:
         for _ in range(_IDLE_SAMPLES):
             samples += self._sample()
             threading.Event().wait(_INTERVAL_S / _IDLE_SAMPLES if samples else 0)
-        return busy(samples, self._processes())
+        running = self._ask("--query-compute-apps=pid")
+        return busy(samples, None if running is None else len(running))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -154,10 +152,6 @@ class Machine:
                 sample = parse_sample(answer[0])
                 return [sample] if sample else []
         return []
-
-    def _processes(self) -> int | None:
-        answer = self._ask("--query-compute-apps=pid")
-        return None if answer is None else len(answer)
 
     def _ask(self, query: str) -> list[str] | None:
         if self._program is None:
@@ -284,7 +278,11 @@ def _measure(
         batch = problems[done : done + size]
         left = 0
         for each in collect(batch, path, device=device, executor=executor, budget_s=remaining):
-            tally = Counter(outcome.status for outcome in _shown(each.outcomes, report))
+            tally: Counter[str] = Counter()
+            for outcome in each.outcomes:
+                tally[outcome.status] += 1
+                if outcome.status == "skipped":
+                    report(f"skipped {outcome.problem}: {outcome.reason}")
             left += each.total - tally.total()
         done += len(batch)
         if tally["measured"]:
@@ -292,13 +290,6 @@ def _measure(
         seconds = max(0.0, deadline - time.monotonic())
         report(f"{done - left} of {len(problems)} problems are done; {seconds:.0f} s are left for more")
     return len(problems) - done + left
-
-
-def _shown(outcomes: Iterable[Outcome], report: Report) -> Iterator[Outcome]:
-    for outcome in outcomes:
-        if outcome.status == "skipped":
-            report(f"skipped {outcome.problem}: {outcome.reason}")
-        yield outcome
 
 
 def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str) -> None:
@@ -352,8 +343,18 @@ def complete(adopted: Adopted, folder: Folder, report: Report = lambda _: None) 
     file = read_bytes(adopted.table)
     table = open_table(adopted.table, file)
     evaluation = evaluate(TableSource(table), read_dataset(adopted.dataset))
-    lines = [*_summary(adopted, evaluation, model), "", *_evaluated(evaluation), "", *figures]
-    _write_page(adopted, evaluation, folder.contribution / "report.html", file, report)
+    printed = io.StringIO()
+    Console(file=printed, width=_WIDTH, highlight=False).print(AsText(evaluation))
+    evaluated = [line.rstrip() for line in printed.getvalue().splitlines()]
+    lines = [*_summary(adopted, evaluation, model), "", *evaluated, "", *figures]
+    if find_spec("vl_convert") is None:
+        report(f"no report page: {install_command('report')}, then run again or use `diode-lut report`")
+    else:
+        from diode_lut.report import Side, as_data, as_page
+
+        link = adopted.table.relative_to(folder.contribution).as_posix()
+        data = as_data(Side(table, evaluation, link, file), datasets=[adopted.dataset.name])
+        write_atomically(folder.contribution / "report.html", as_page(data).encode())
     text = _README.format(
         hardware=adopted.hardware,
         table=adopted.table.relative_to(folder.contribution).as_posix(),
@@ -399,12 +400,6 @@ def _summary(adopted: Adopted, evaluation: Evaluation, model: Path | None) -> li
     return [*lines, f"model: {model.name}" if model else "model: none"]
 
 
-def _evaluated(evaluation: Evaluation) -> list[str]:
-    text = io.StringIO()
-    Console(file=text, width=_WIDTH, highlight=False).print(AsText(evaluation))
-    return [line.rstrip() for line in text.getvalue().splitlines()]
-
-
 def _distilled(adopted: Adopted, report: Report) -> tuple[Path | None, Sequence[str]]:
     """Train a model, and return it with its figures, or None with the reason."""
     path = adopted.table.with_name(adopted.table.stem + ".mlp" + SUFFIX)
@@ -420,15 +415,3 @@ def _distilled(adopted: Adopted, report: Report) -> tuple[Path | None, Sequence[
         return None, ["no model: on the problems kept for testing its answers are no faster than aten", *figures]
     write_model(distilled.model, path)
     return path, figures
-
-
-def _write_page(adopted: Adopted, evaluation: Evaluation, path: Path, file: bytes, report: Report) -> None:
-    if find_spec("vl_convert") is None:
-        report(f"no report page: {install_command('report')}, then run again or use `diode-lut report`")
-        return
-    from diode_lut.report import Side, as_data, as_page
-
-    link = adopted.table.relative_to(path.parent).as_posix()
-    table = open_table(adopted.table, file)
-    data = as_data(Side(table, evaluation, link, file), datasets=[adopted.dataset.name])
-    write_atomically(path, as_page(data).encode())

@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 
 from diode_lut.build import build
+from diode_lut.build.measurements import combined, measurements_of
 from diode_lut.contribute.verify import Interval
 from diode_lut.dataset import Dataset, Record, read_dataset
-from diode_lut.dataset.write import combined
 from diode_lut.decide.catalog import open_model
 from diode_lut.decide.sources import ModelSource, Source, TableSource
 from diode_lut.errors import DatasetError, ModelError, TableError, as_command
 from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.hardware import known_gpu, slug
-from diode_lut.model.header import SUFFIX
-from diode_lut.model.training_set import TEST, TRAIN, Split
+from diode_lut.model import SUFFIX, TEST, TRAIN, Split
 from diode_lut.table import Entry, Table
+from diode_lut.table.edit import SAME_GAIN, as_version
 from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text, winner_text
 from diode_lut.table.read import located, table_of
+from diode_lut.templates.config import Config, baseline
 
 REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
 """The fields that the provenance of a contributed table must have."""
@@ -62,8 +65,17 @@ def review(path: Path, data: bytes, track: TrackRecords = iter) -> list[TableErr
     faults = [*_of_header(table, path), *_signature(path, data)]
     try:
         files = datasets_beside(path)
-        datasets = list(_attached(table, path, files, faults))
-        if datasets and len(datasets) == len(table.provenance["datasets"]) and not table.errors:
+        named = table.provenance.get("datasets", [])
+        datasets = [files[digest] for digest in named if digest in files]
+        others = [str(each.path.relative_to(path.parent)) for digest, each in files.items() if digest not in named]
+        changed = f"; if it is one of {', '.join(others)}, that was changed afterwards" if others else ""
+        remedy = f"add the dataset that the table was built from{changed}"
+        faults += [
+            Fault(f"no file in datasets/ has the digest {digest} ({remedy})", "provenance", "datasets", number)
+            for number, digest in enumerate(named)
+            if digest not in files
+        ]
+        if datasets and len(datasets) == len(named) and not table.errors:
             faults += [] if "pruned_with" in table.provenance else _of_rows(table, datasets, track)
             faults += _figures(table, path, datasets, files)
     except DatasetError as error:
@@ -92,31 +104,12 @@ def _of_header(table: Table, path: Path) -> Iterator[Fault]:
 
 def datasets_beside(table: Path) -> dict[str, Dataset]:
     """Read the datasets in ``datasets/`` beside a table, in any directory, by their digests."""
-    datasets = map(_opened, sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")))
-    return {f"sha256:{each.digest}": each for each in datasets if each is not None}
-
-
-def _attached(table: Table, path: Path, files: Mapping[str, Dataset], faults: list[Fault]) -> Iterator[Dataset]:
-    """Yield the table's datasets, and a fault for each missing or changed dataset."""
-    named = table.provenance.get("datasets", [])
-    others = [str(each.path.relative_to(path.parent)) for digest, each in files.items() if digest not in named]
-    for number, digest in enumerate(named):
-        if digest in files:
-            yield files[digest]
-        else:
-            changed = f"; if it is one of {', '.join(others)}, that was changed afterwards" if others else ""
-            reason = (
-                f"no file in datasets/ has the digest {digest} (add the dataset that the table was built from{changed})"
-            )
-            faults.append(Fault(reason, "provenance", "datasets", number))
-
-
-def _opened(path: Path) -> Dataset | None:
-    """Read a dataset, or return None. An unreadable file is a fault only if the table needs it."""
-    try:
-        return read_dataset(path)
-    except (DatasetError, OSError):
-        return None
+    found = {}
+    for path in sorted(table.parent.joinpath("datasets").rglob("*.msgpack*")):
+        with suppress(DatasetError, OSError):  # an unreadable file is a fault only if the table needs it
+            dataset = read_dataset(path)
+            found[f"sha256:{dataset.digest}"] = dataset
+    return found
 
 
 def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> Iterator[Fault]:
@@ -134,6 +127,38 @@ def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> 
     if numbers:
         reason = f"{len(numbers)} rows have a note: a person wrote or changed them, and no timing stands behind them"
         yield Fault(reason, "entries", numbers[0], note=True)
+
+
+def stale_gains(table: Table, datasets: Sequence[Dataset]) -> Iterator[Fault]:
+    """Note gains that are not those of the timings, and timings of older software than the table's.
+
+    A row is looked at if all of its problems were measured here.
+    """
+    for name in ("torch", "triton"):
+        said, older = str(table.provenance.get(name, "")), defaultdict[str, list[str]](list)
+        for dataset in datasets:
+            version = getattr(dataset.header, name)
+            if version and said and as_version(version) < as_version(said):
+                older[version].append(dataset.path.name)
+        for version, files in older.items():
+            reason = f"{said}, but {', '.join(files)} has timings of {version} (measure again, or name {version} here)"
+            yield Fault(reason, "provenance", name, note=True)
+    found = measurements_of(record for dataset in datasets for record in dataset)
+    answered: dict[Entry | None, list[dict[Config, float]]] = defaultdict(list)
+    for number, problem in enumerate(found.problems):
+        answered[table.lookup(problem)].append(found.times_on(number))
+    for number, entry in table.numbered.items():
+        times = answered[entry]
+        if len(times) != (entry.problems or 1):
+            continue
+        usual = baseline(entry.op or "mm")
+        for place, (config, gain) in enumerate(entry.candidates):
+            if gain is None or not all(usual in each and config in each for each in times):
+                continue
+            measured = round(1000 * geometric_mean([each[usual] / each[config] for each in times]))
+            if abs(measured / gain - 1) > SAME_GAIN:
+                reason = f"the gain is {gain}, but the timings say {measured} for {config} (build from them again)"
+                yield Fault(reason, "entries", number, "configs", place, "gain_permille", note=True)
 
 
 def _differences(table: Table, built: Table) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from diode_lut.build.rows import WIDE
 from diode_lut.dataset import Dataset
-from diode_lut.evaluate.evaluation import geometric_mean
+from diode_lut.evaluate import geometric_mean
 from diode_lut.measure.collector import Executor, InProcess, collect
 from diode_lut.measure.problems import ends
 from diode_lut.problem import Problem
@@ -178,25 +178,19 @@ def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Gains:
     ``datasets`` are the available datasets of the table. Rows whose first config is ``aten`` record no gain, and are
     left out, as are rows with more than MAX_PROBLEMS problems.
     """
-    measured = _problems_of_rows(table, datasets)
+    measured: defaultdict[Entry, Problems] = defaultdict(tuple)
+    for problem in sorted({record.problem for dataset in datasets for record in dataset}):
+        row = table.lookup(problem)
+        if row is not None:
+            measured[row] += (problem,)
     found = {}
     for entry in table.entries:
         if entry.best.config not in BASELINES and entry.best.gain_permille:
-            problems = measured.get(entry, ()) if measured else _told(entry)
+            problems = measured[entry] if measured else _told(entry)
             known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
             if known and all(table.lookup(each) == entry for each in problems):
                 found[problems] = entry.best.gain_permille / 1000
     return found
-
-
-def _problems_of_rows(table: Table, datasets: Iterable[Dataset]) -> Mapping[Entry, Problems]:
-    """Return the measured problems of each row."""
-    found = defaultdict(list)
-    for problem in sorted({record.problem for dataset in datasets for record in dataset}):
-        entry = table.lookup(problem)
-        if entry is not None:
-            found[entry].append(problem)
-    return {entry: tuple(problems) for entry, problems in found.items()}
 
 
 def _told(entry: Entry) -> Problems:
@@ -262,11 +256,16 @@ def measure_drift(
                         found |= {} if gain is None else {problem: gain}
                         if is_over(share):
                             break
-            return {row: _mean([found[each] for each in row]) for row in rows if found.keys() >= set(row)}
+            known = {row: [found[each] for each in row] for row in rows if found.keys() >= set(row)}
+            # The geometric mean is 0 if a config failed on any of a row's problems.
+            return {row: (geometric_mean(own) or 0.0) if all(own) else 0.0 for row, own in known.items()}
 
         first = measure(list(gains), "first", _FIRST)
         report(f"{len(first)} of {len(gains)} rows measured once")
-        repeated = _to_repeat(gains, first)
+        once = [RemeasuredRow(problems, gains[problems], (gain,)) for problems, gain in first.items()]
+        suspects = Drift(once, None).drifted
+        steady = [row for row in once if row not in suspects]
+        repeated = [row.problems for row in (*steady[:_REPEATED], *suspects)]
         second = measure(repeated, "second", 1.0)
         report(f"{len(second)} of {len(repeated)} rows measured twice")
     rows = [
@@ -274,19 +273,6 @@ def measure_drift(
         for problems, gain in first.items()
     ]
     return Drift(rows, noise_of([row.measured for row in rows if len(row.measured) == 2]))
-
-
-def _mean(gains: Sequence[float]) -> float:
-    """Return the geometric mean, or 0 if a gain failed."""
-    return (geometric_mean(gains) or 0.0) if all(gains) else 0.0
-
-
-def _to_repeat(gains: Gains, first: dict[Problems, float]) -> list[Problems]:
-    """Return the rows that seem to have drifted, and some others."""
-    rows = [RemeasuredRow(problems, gains[problems], (gain,)) for problems, gain in first.items()]
-    suspects = Drift(rows, None).drifted
-    others = [row for row in rows if row not in suspects]
-    return [row.problems for row in (*others[:_REPEATED], *suspects)]
 
 
 def again(
@@ -304,7 +290,7 @@ def again(
     """
     with closing(collect(problems, path, device=device, method=method, table=table, executor=executor)) as passes:
         for outcome in chain.from_iterable(each.outcomes for each in passes):
-            times = {timing.config: timing.ns for timing in outcome.record.timings} if outcome.record else {}
+            times = outcome.record.times if outcome.record else {}
             entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
             if entry is None or aten is None:
                 yield outcome.problem, None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from diode_lut.dataset.dataset import Dataset
-from diode_lut.dataset.read import is_dataset, read_dataset
-from diode_lut.dataset.record import REASONS, SOFTWARE, STAGES, Header, Lost, Record, Timing
-from diode_lut.dataset.write import DatasetWriter, Packed, pack
+from diode_lut.dataset.dataset import REASONS, SOFTWARE, STAGES, Dataset, Header, Lost, Record, Timing
+from diode_lut.dataset.stream import DatasetWriter, Packed, is_dataset, pack, read_dataset
 
 __all__ = [
     "REASONS",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,7 @@ from typing import Any, Protocol
 
 import msgpack
 
-from diode_lut.dataset.dataset import Dataset, Readable
-from diode_lut.dataset.record import Header, Record, Timing
+from diode_lut.dataset.dataset import Dataset, Header, Readable, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError, dtype_of
 from diode_lut.hardware import Hardware, gpu_named_in, is_called, known_gpu
 from diode_lut.problem import Problem
@@ -138,9 +137,12 @@ class _SolutionParser:
         try:
             return self._configs[op, values]
         except (KeyError, TypeError):  # new, or not hashable
-            tunables = dict(zip(POINTER_TUNABLES, values, strict=True))
-            config = Config.from_json({"template": pointer_gemm(op), **tunables})
-            return self._configs.setdefault((op, values), config)
+            return self._configs.setdefault((op, values), pointer_config(op, fields))
+
+
+def pointer_config(op: str, fields: Mapping[str, Any]) -> Config:
+    """Return the config of Inductor's plain Triton template for the op. ProblemError if tables have no such config."""
+    return Config.from_json({"template": pointer_gemm(op), **{name: fields.get(name) for name in POINTER_TUNABLES}})
 
 
 def problem_of_key(op: str, key: str, layout: str) -> Problem:

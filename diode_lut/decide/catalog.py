@@ -17,7 +17,7 @@ from diode_lut.errors import HardwareError, ModelError, TableError, as_command, 
 from diode_lut.files import distrust, own_tables_directory, tables_directory
 from diode_lut.hardware import Hardware, is_called, known_gpu, slug
 from diode_lut.log import warn_once
-from diode_lut.model.header import SUFFIX, read_model_hardware
+from diode_lut.model import SUFFIX, read_model_hardware
 from diode_lut.settings import CHOOSER, DEVICE, MODEL, SAME_ARCH, TIERS, USER
 from diode_lut.table import Table, read_hardware, read_table
 from diode_lut.table.read import table_of
@@ -247,12 +247,16 @@ def _readable(names: Iterable[str | Path], *, shipped: bool) -> list[TableFile]:
             fault = _no_file(path)  # of a path: to find it by name would be to list all again
             if fault:
                 raise TableError(fault, path=path) from OSError(str(path))
-            hardware = read_model_hardware(path) if is_model(path) else read_hardware(path)
-            found.append(TableFile(path, hardware, shipped))
+            found.append(TableFile(path, head_of(path), shipped))
         except (TableError, ModelError) as error:  # noqa: PERF203 (most are good)
             let_shortage_pass(error)
             warn_once(f"{_kind(Path(name))} left out: {error}")
     return found
+
+
+def head_of(path: Path) -> Hardware:
+    """Return the hardware of a table or a model from its head. TableError or ModelError if the head is bad."""
+    return read_model_hardware(path) if is_model(path) else read_hardware(path)
 
 
 def _kind(path: Path) -> str:

@@ -5,7 +5,7 @@ The hook needs none of this, and does not pay for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.decide.decide import NOT_AS_TIMED, Sources, decide
@@ -16,7 +16,7 @@ from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.settings import MODEL
 from diode_lut.table import Entry
 from diode_lut.table.format import winner_text
-from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.config import ATEN, Config, baseline
 
 _SHOWN = 10
 """Number of next rows shown. To find the line of each, the table is read again."""
@@ -34,16 +34,25 @@ class Explanation(NamedTuple):
     """A decision and its alternatives, if a row or a chooser answers.
 
     ``rivals`` are the other rows for the problem, in the order of answering. ``models`` is the models' decision, or
-    None if they were asked anyway.
+    None if they were asked anyway. ``times`` are measured times of the problem in nanoseconds, if there are any.
     """
 
     decision: Decision
     rivals: tuple[Rival, ...]
     models: Decision | None
+    times: Mapping[Config, float] = {}
 
     def __str__(self) -> str:
         """Return the explanation for people, in several lines."""
-        return as_lines([*self.decision.lines(), *self._of_rivals(), *self._of_models()])
+        lines = self.decision.lines()
+        if self.times:
+            usual, best = baseline(self.decision.problem.op), min(self.times, key=self.times.__getitem__)
+            named = list(dict.fromkeys((usual, *self.decision.configs)))[: _SHOWN + 1]
+            shown = [f"{each} {self.times[each] / 1000:.2f} us" for each in named if each in self.times]
+            if best not in named:
+                shown.append(f"and the fastest of {len(self.times)}, {best} {self.times[best] / 1000:.2f} us")
+            lines.append(f"    measured: {', '.join(shown)}")
+        return as_lines([*lines, *self._of_rivals(), *self._of_models()])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the decision, and the rows that would answer next, for programs."""
@@ -55,7 +64,8 @@ class Explanation(NamedTuple):
             }
             for tier, source, entry in self.rivals[:_SHOWN]
         ]
-        return {**_as_dict(self.decision), "steps": self.decision.steps, "runners_up": rivals}
+        times = [{"config": config.to_json(), "ns": round(ns, 1)} for config, ns in self.times.items()]
+        return {**_as_dict(self.decision), "steps": self.decision.steps, "runners_up": rivals, "times": times}
 
     def _of_rivals(self) -> Iterator[str]:
         answering = self.decision.entry

@@ -15,11 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from diode_lut.build.measurements import config_order
+from diode_lut.build.measurements import combined, config_order
 from diode_lut.dataset import Record
-from diode_lut.dataset.write import combined
+from diode_lut.model import Kind, drawn_as
 from diode_lut.model.features import PROBLEM_FEATURES, Candidates, config_features, family_of, problem_features
-from diode_lut.model.training_set import Kind, drawn_as
 from diode_lut.problem import BATCHED, NO_EPILOGUE, OF_BYTES, Problem, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 from diode_lut.templates.template import GROUP_M
@@ -55,7 +54,7 @@ def targets_of(*datasets: Iterable[Record]) -> list[Target]:
     by_problem: dict[Problem, Target] = {}
     for dataset in datasets:
         for record in combined(dataset):
-            times = {timing.config: timing.ns for timing in record.timings if timing.ns is not None}
+            times = record.times
             if ATEN not in times:
                 continue
             relative = {config: math.log(ns / times[ATEN]) for config, ns in times.items()}

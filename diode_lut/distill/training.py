@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
+from diode_lut.model import kinds_of
 from diode_lut.model.features import PROBLEM_FEATURES
 from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration, Weights
-from diode_lut.model.training_set import kinds_of
 
 HIDDEN = 96, 64
 """Number of neurons of the two hidden layers."""
@@ -62,11 +62,6 @@ class Scale(NamedTuple):
             features=(examples.features - of_problem) / problem, joint=(examples.joint - of_joint) / joint
         )
 
-    def apply_to(self, configs: Tensor) -> Tensor:
-        """Return the scaled features of configs."""
-        (_, mean, _), (_, deviation, _) = self.mean, self.deviation
-        return (configs - mean) / deviation
-
 
 class Network(nn.Module):
     """A network with two hidden ReLU layers. The initial weights are drawn with a seed."""
@@ -74,7 +69,8 @@ class Network(nn.Module):
     def __init__(self, scale: Scale, space: Space, seed: int) -> None:
         super().__init__()
         self.scale = scale
-        self._configs, self._numbers = scale.apply_to(space.configs), space.numbers
+        self._configs = (space.configs - scale.mean[1]) / scale.deviation[1]
+        self._numbers = space.numbers
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(int(self._numbers.max()) + 1, LEARNED))
@@ -405,7 +401,11 @@ class Calibrated(NamedTuple):
 
 def calibrate(trained: Trained) -> Calibrated:
     """Calibrate a student on the problems of its training."""
-    inputs = _inputs(trained.student, trained.measured)
+    # The inputs are both layers of the first choice, and its lead over the next. Infinity stands where there is none.
+    scores = pad(answers(trained.student, trained.measured), (0, 1), value=torch.inf)
+    best, order = scores.topk(2, dim=1, largest=False)
+    lead = (best[:, 1:] - best[:, :1]).clamp(max=MAX_LEAD)
+    inputs = torch.cat((layers_of(trained.student, trained.measured, order[:, 0]), lead), dim=1)
     good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
     fused = trained.measured.fused
     doubts = torch.empty(len(good))
@@ -417,14 +417,6 @@ def calibrate(trained: Trained) -> Calibrated:
         calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1])) for rows in (~fused, fused)
     )
     return Calibrated(weights[:-1], bias, *calibrations)
-
-
-def _inputs(student: Network, examples: Examples) -> Tensor:
-    """Return the regression's inputs for each problem: both layers of the first choice, and its lead over the next."""
-    scores = pad(answers(student, examples), (0, 1), value=torch.inf)  # so there is always a second
-    best, order = scores.topk(2, dim=1, largest=False)
-    lead = (best[:, 1:] - best[:, :1]).clamp(max=MAX_LEAD)
-    return torch.cat((layers_of(student, examples, order[:, 0]), lead), dim=1)
 
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:

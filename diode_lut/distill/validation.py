@@ -13,7 +13,7 @@ from diode_lut.decide.sources import THRESHOLD, Threshold
 from diode_lut.distill.examples import Target
 from diode_lut.distill.training import Epoch
 from diode_lut.errors import as_lines
-from diode_lut.evaluate.evaluation import geometric_mean
+from diode_lut.evaluate import geometric_mean
 from diode_lut.files import write_figure
 from diode_lut.model.ranking import GOOD, Model
 from diode_lut.problem import Problem

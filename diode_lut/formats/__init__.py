@@ -39,19 +39,21 @@ FORMATS = {
     "inductor-table": Format(
         "the dictionary for torch._inductor.config.lookup_table.table",
         "table",
-        "inductor_table:read",
-        "inductor_table:write",
+        "inductor:read_table",
+        "inductor:write_table",
     ),
-    "inductor-cache": Format("Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "inductor_cache:read"),
+    "inductor-cache": Format("Inductor's cache directory, $TORCHINDUCTOR_CACHE_DIR", "timings", "inductor:read_cache"),
     "autotune-log": Format(
-        "what Inductor prints under max-autotune, in a program's log", "timings", "autotune_log:read"
+        "what Inductor prints under max-autotune, in a program's log", "timings", "inductor:read_log"
     ),
     "torch-diode-table": Format(
-        "torch-diode's table, JSON", "table", "torch_diode:read_table", "torch_diode:write_table"
+        "torch-diode's table, JSON", "table", "other_tools:read_diode_table", "other_tools:write_diode_table"
     ),
-    "torch-diode-dataset": Format("torch-diode's dataset, JSON or msgpack", "timings", "torch_diode:read_timings"),
-    "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "tunableop:read"),
-    "vllm": Format("vLLM's configs of linear layers, JSON", "table", "vllm:read"),
+    "torch-diode-dataset": Format(
+        "torch-diode's dataset, JSON or msgpack", "timings", "other_tools:read_diode_dataset"
+    ),
+    "tunableop": Format("TunableOp's results, tunableop_results0.csv", "timings", "other_tools:read_tunableop"),
+    "vllm": Format("vLLM's configs of linear layers, JSON", "table", "other_tools:read_vllm"),
 }
 """All formats, by their names on the command line."""
 

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diode_lut.dataset import Header, Record, Timing
+from diode_lut.dataset import Header, Record
 from diode_lut.dataset.dataset import opened
 from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware, gpus_of, known_gpu
-from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_UID, TEMPLATES_OF_CHOICES, UIDS
 from diode_lut.problem import (
     BATCHED,
-    MATMULS,
     NO_DTYPE,
     NO_LAYOUT,
     ROW_BYTES,
     SIZE_FIELDS,
-    Operand,
     Problem,
-    problem_of,
 )
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.row import KIND_FIELDS
-from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.config import Config
 
 
 class Facts(NamedTuple):
@@ -102,18 +95,16 @@ def exact_table(hardware: Hardware, answers: Mapping[Problem, Sequence[Config]])
 
 
 def exact_problems(table: Table, skipped: Skipped) -> list[Problem]:
-    """Yield the problems of the rows for a single problem. Other rows are skipped."""
+    """Return the problems of the rows for a single problem. Other rows are skipped."""
     exact = [entry for entry in table.entries if entry.is_exact]
     if len(exact) < len(table.entries):
         skipped["rows for more than one problem (say which problems: --problems)"] += len(table.entries) - len(exact)
-    return [_exact_problem(entry) for entry in exact]
-
-
-def _exact_problem(entry: Entry) -> Problem:
-    """Return the problem of an exact row, which leaves out at most ``b``, ``epilogue`` and an unknown variant."""
-    kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
-    sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
-    return Problem(**{"dtype": NO_DTYPE, "layout": NO_LAYOUT, "align": ROW_BYTES, **kind}, **sizes)
+    problems = []
+    for entry in exact:  # it leaves out at most ``b``, ``epilogue`` and an unknown variant
+        kind: dict[str, Any] = {name: value for name in KIND_FIELDS if (value := getattr(entry, name)) is not None}
+        sizes: dict[str, Any] = {name: min(getattr(entry, name) or (1,)) for name in SIZE_FIELDS}
+        problems.append(Problem(**{"dtype": NO_DTYPE, "layout": NO_LAYOUT, "align": ROW_BYTES, **kind}, **sizes))
+    return problems
 
 
 def answers(table: Table, problems: Iterable[Problem], skipped: Skipped) -> Iterator[tuple[Problem, Entry]]:
@@ -139,8 +130,6 @@ _MAX_BYTES = 1 << 30
 _MAX_VALUES = 50_000_000
 """Size limits of a JSON file. Two million timings have fewer values."""
 
-_MAX_LITERAL_CHARS = 4096
-
 
 def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:
     """Return the document, which may hold NaN and Infinity. ExchangeError names ``what`` if it has another type."""
@@ -151,72 +140,10 @@ def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) 
         document = json.loads(data)
     except RecursionError:
         raise ExchangeError(f"{path}: nested too deeply (expected {what})") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
+        raise ExchangeError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected {what})") from None
+    except ValueError as error:  # not UTF-8, or a number of too many digits
         raise ExchangeError(f"{path}: not JSON: {error} (expected {what})") from None
     if not isinstance(document, kind):
         raise ExchangeError(f"{path}: not {what}")
     return document
-
-
-def literal(text: str) -> Any:
-    """Return the value of a Python literal. Any other text is a ValueError, and none is run."""
-    if len(text) > _MAX_LITERAL_CHARS:
-        raise ValueError(f"{len(text)} characters (allowed for shapes: {_MAX_LITERAL_CHARS})")
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"{text[:60]!r} is no literal") from error
-
-
-PACKED = "packed_linear"
-"""On a CPU, an mm with a frozen weight: the inputs are A, the weight as MKL packs it, and the weight with N rows."""
-
-_MKL_LINEAR = "_mkl_linear"
-"""The library's kernel for it."""
-
-_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
-"""An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4``."""
-
-
-def problem_of_inputs(op: str, dtypes: Sequence[str], inputs: Sequence[Operand]) -> Problem:
-    """Return the problem of all inputs of a choice, the last two of which are A and B. ProblemError if it has none."""
-    if op not in (*MATMULS, PACKED):
-        raise ProblemError(f"op {op}")
-    if not 2 <= len(inputs) == len(dtypes):
-        raise ProblemError(f"{op} of {len(inputs)} inputs")
-    first = 0 if op == PACKED else -2
-    a, b, mixed = inputs[first], inputs[-1], {dtypes[first], dtypes[-1]}
-    if len(mixed) > 1:
-        raise ProblemError(f"a mix of {' and '.join(sorted(mixed))}")
-    if op == PACKED:
-        op, b = "mm", Operand(b.sizes[::-1], b.strides[::-1], b.offset)
-    return problem_of(op, dtypes[-1], a, b)
-
-
-def triton_config(op: str, name: str, arguments: str) -> Config:
-    """Return the config of a Triton template from all its arguments. ProblemError if tables have no such config."""
-    template = TEMPLATE_OF_UID.get(f"triton::{name}")
-    if template is None or op not in UIDS[template]:
-        raise ProblemError(f"template {name}")
-    values = {name: int(value) for name, value in _ARGUMENT.findall(arguments)}
-    return Config.from_json({"template": template, **{name: values.get(kw) for name, kw in KWARGS[template].items()}})
-
-
-def other_config(op: str, name: str) -> Config:
-    """Return the config of any other choice. ProblemError if tables have no such config."""
-    for template, beginning in TEMPLATES_OF_CHOICES.items():
-        if found := beginning.match(name):
-            tunables = {tunable: int(value) for tunable, value in found.groupdict().items()}
-            return Config.from_json({"template": template, **tunables})
-    name = name.partition("-")[0]
-    if (op == PACKED and name == _MKL_LINEAR) or f"aten::{name}" in UIDS[ATEN.template].get(op, ()):
-        return ATEN
-    raise ProblemError(f"kernel {name}")
-
-
-def best_times(timings: Iterable[Timing]) -> tuple[Timing, ...]:
-    """The best time of each config: the library may have two ways of adding a bias."""
-    best: dict[Config, Timing] = {}
-    for timing in timings:
-        best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)
-    return tuple(best.values())

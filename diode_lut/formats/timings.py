@@ -10,9 +10,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,8 @@ def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
                     f"{config.template} does not compute {problem.op} (only {', '.join(config.kernel.ops)})"
                 )
             timing, stage = _timing(config, cells), cells.get("stage", STAGES[0])
+            if timing.ns is None and "reason" not in cells:
+                skipped["a time that is not from 1 ns to 1000 s: its config counts as failed"] += 1
             if stage not in STAGES:
                 raise ProblemError(f"stage: {stage!r} is not one of {', '.join(STAGES)}")
         if record is not None and (config in timings or record != (problem, (), stage)):
@@ -239,13 +242,18 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"[", b"{")):
         yield from _rows_of_json(path, facts, skipped)
         return
+    if b"\0" in start:
+        raise ExchangeError(f"{path}: not text (expected CSV in UTF-8, as a spreadsheet saves it, or JSON)")
     reader = csv.reader((line.decode() for line in lines(path, facts.contents)), strict=True)
     try:
         names = [name.strip("\ufeff ").casefold() for name in next(reader, ())]
+        if names and not _COLUMNS.intersection(names):
+            remedy = "docs/exchange.md lists them, and examples/timings.csv is an example; commas are between them"
+            raise ExchangeError(f"{path}: row 1: {names[0][:80]!r} is no column ({remedy})")
         for name in _COLUMNS.intersection(names):
             if names.count(name) > 1:
                 raise ExchangeError(f"{path}: row 1: {names.count(name)} columns are called {name} (leave one)")
-        skipped.update(f"column {name!r}, which is not read" for name in {*names} - _COLUMNS)
+        skipped.update(_not_read({*names} - _COLUMNS))
         for values in reader:
             if values and len(values) != len(names):
                 counts = f"{len(values)} cells, but {len(names)} columns"
@@ -264,9 +272,15 @@ def _rows_of_json(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[
             if not isinstance(each, dict):
                 raise ProblemError(f"not an object (expected {_WHAT})")
             cells = {name.casefold(): _text(name, value) for name, value in each.items() if value not in (None, "")}
-        skipped.update(f"column {name!r}, which is not read" for name in cells.keys() - _COLUMNS)
+        skipped.update(_not_read(cells.keys() - _COLUMNS))
         if cells:
             yield number, cells
+
+
+def _not_read(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        close = get_close_matches(name, _COLUMNS, 1)
+        yield f"column {name!r}, which is not read{f' (did you mean {close[0]}?)' if close else ''}"
 
 
 def _text(name: str, value: Any) -> str:

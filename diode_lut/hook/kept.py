@@ -19,9 +19,7 @@ from diode_lut.errors import let_pass
 from diode_lut.hook.snapshot import trace_graph
 from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, is_off, lacks_answers_for_another
 from diode_lut.log import log, warn_once
-from diode_lut.receipts import recorder
-from diode_lut.receipts.read import decode_receipt
-from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts import Receipt, decode_receipt, receipt_bytes, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
 
 _KEPT = "_diode_lut"

@@ -44,7 +44,7 @@ from diode_lut.hook.problems import (
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS
 from diode_lut.problem import GROUPED, Operand, Problem, letters, problem_of
-from diode_lut.receipts.receipt import FREEZABLE, ONLY_THE_LIBRARY
+from diode_lut.receipts import FREEZABLE, ONLY_THE_LIBRARY
 from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, Config
 

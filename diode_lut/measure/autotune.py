@@ -20,7 +20,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.utils import fresh_cache
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.dataset.record import NS_PER_MS
+from diode_lut.dataset.dataset import NS_PER_MS
 from diode_lut.errors import CollectError, let_pass
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.problems import aten_of, config_of, problem_of_aten

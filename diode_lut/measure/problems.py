@@ -33,7 +33,7 @@ from diode_lut.problem import (
     VARIANTS,
     Problem,
 )
-from diode_lut.receipts.read import decode_receipt
+from diode_lut.receipts import decode_receipt
 from diode_lut.receipts.summary import losses
 from diode_lut.table import Entry
 from diode_lut.table.read import table_of

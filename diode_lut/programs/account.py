@@ -21,11 +21,9 @@ from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
-from diode_lut.receipts.read import read_receipt
-from diode_lut.receipts.receipt import FREEZABLE, Device, Hit, Receipt, merge_receipts, receipt_bytes
+from diode_lut.receipts import FREEZABLE, Device, Hit, Receipt, merge_receipts, read_receipt, receipt_bytes
 from diode_lut.receipts.receipt_file import AFTER_RUN
 from diode_lut.receipts.summary import Loss, freezing, losses
-from diode_lut.table import Entry
 from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import ATEN, baseline
 
@@ -45,7 +43,11 @@ def savings(receipt: Receipt) -> Savings:
     """Estimate the savings of a receipt on all its devices. Changed tables and models count as not known."""
     saved, lost, calls = 0.0, 0.0, Counter[str]()
     for hardware, device in receipt.devices.items():
-        sources = dict(_sources(hardware, device))
+        sources = {}
+        for source in device.sources:
+            with suppress(DiodeLutError):  # the receipt outlives its tables, and their files may have changed
+                opened = source_of(open_file(Path(source.path)), hardware)
+                sources[opened.digest] = opened
         for hit, count in _run(device):
             ns, how = _saved_ns(hit, sources.get(hit.digest), hardware)
             saved, lost = saved + count * max(ns, 0.0), lost + count * max(-ns, 0.0)
@@ -69,18 +71,6 @@ def _run(device: Device) -> Iterator[tuple[Hit, int]]:
             yield hit, calls - instead
 
 
-def _sources(hardware: Hardware, device: Device) -> Iterator[tuple[str, Source]]:
-    """Yield the tables and models by digest, if their files have not changed."""
-    for source in device.sources:
-        path = Path(source.path)
-        try:
-            opened = source_of(open_file(path), hardware)
-        except DiodeLutError:
-            continue  # the receipt outlives its tables
-        if opened.digest == source.digest:
-            yield source.digest, opened
-
-
 def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[float, str]:
     """Return the time that the first config saves in one execution, and how well it is known."""
     if hit.configs[0] == str(baseline(hit.problem.op)):
@@ -93,16 +83,11 @@ def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[floa
         ratio = times.get(hit.configs[0])
     else:
         assert answer.entry is not None
-        ratio = _ratio(answer.entry, hit.configs[0])
+        gains = {str(each.config): each.gain_permille for each in answer.entry.candidates}
+        gain = gains.get(hit.configs[0])
+        ratio = 1000 / gain if gain else None  # the row may not tell
     baseline_ns = roofline_ns(hit.problem, hardware)
     return (0.0, UNKNOWN) if ratio is None or baseline_ns is None else (baseline_ns * (1 - ratio), EXPECTED)
-
-
-def _ratio(entry: Entry, config: str) -> float | None:
-    """Return the time of a row's config over the time of aten, or None if the row does not tell."""
-    gains = {str(each.config): each.gain_permille for each in entry.candidates}
-    gain = gains.get(config)
-    return 1000 / gain if gain else None
 
 
 _NAMED = 3
@@ -139,18 +124,16 @@ def run_with_receipt(
         variables = {"DIODE_LUT_RECEIPT": str(directory / "%p.json"), AFTER_RUN: str(destination or "")}
         ended = run_program(command, armed(environment, **variables), streams, limit_s)
         move(directory, parent / "done")  # from now on no process writes there
-        receipt = merge_receipts(_readable(parent / "done"))
+        receipts = []
+        for path in sorted(parent.glob("done/*.json")):
+            with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
+                receipts.append(read_receipt(path))
+        receipt = merge_receipts(receipts)
     finally:
         rmtree(parent, ignore_errors=True)
     if destination is not None and receipt.processes:
         write_atomically(destination, receipt_bytes(receipt))
     return ProgramRun(ended, receipt)
-
-
-def _readable(directory: Path) -> Iterator[Receipt]:
-    for path in sorted(directory.glob("*.json")):
-        with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
-            yield read_receipt(path)
 
 
 def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
@@ -187,7 +170,7 @@ def nothing_asked(receipt: Receipt) -> str:
     """Return the reason for no question: no GEMM was compiled, or Inductor has no choice for any."""
     without = _without_choice(receipt)
     if not without:
-        return "Inductor asked for no GEMM"
+        return "Inductor asked for no GEMM (only what torch.compile compiles is asked for)"
     reasons = {each.reason for device in receipt.devices.values() for each in device.no_choice} - {FREEZABLE}
     why = "; ".join([*freezing(receipt.devices.values()), *sorted(reasons)])
     return f"Inductor has no choice of kernels for {_named(without)} ({why})"

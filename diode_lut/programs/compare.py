@@ -15,11 +15,13 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
+from diode_lut.hardware import Hardware
 from diode_lut.probe import TRACED, VARIABLE
-from diode_lut.problem import SIZE_FIELDS, Problem
+from diode_lut.problem import OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, cold, without_leaks
 from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
+from diode_lut.programs.tune import own_table
 from diode_lut.programs.verdict import (
     GEMMS_ERR,
     LEAST_GEMM_RUNS,
@@ -31,10 +33,11 @@ from diode_lut.programs.verdict import (
     is_all_told,
     judge,
 )
-from diode_lut.receipts.receipt import Receipt
+from diode_lut.receipts import Receipt
 from diode_lut.receipts.summary import losses
 from diode_lut.settings import USER
-from diode_lut.table import Entry, read_table
+from diode_lut.table import read_table
+from diode_lut.table.row import KIND_FIELDS
 from diode_lut.templates.config import BASELINES, baseline
 
 
@@ -134,49 +137,67 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 class Loser(NamedTuple):
-    """A GEMM that is slower with a row of the user's, and the words of the command that sets the library's kernel."""
+    """A slower GEMM, the words of the command that sets the library's kernel in a table of the user's, and its source.
+
+    ``source`` is the name of a shipped table or a model, or empty for a row of the user's.
+    """
 
     problem: Problem
     command: Sequence[str | Path]
+    source: str = ""
 
     def __str__(self) -> str:
-        its = baseline(self.problem.op)
-        return f"{self.problem} is slower with its row; for {its} instead: {as_command(*self.command)}"
+        why = f"as {self.source} answers" if self.source else "with its row"
+        return f"{self.problem} is slower {why}; for {baseline(self.problem.op)} instead: {as_command(*self.command)}"
 
 
 def losers(comparison: Comparison) -> Iterator[Loser]:
-    """Yield the GEMMs that lost with a row of the user's tables, one for each row.
+    """Yield the GEMMs that lost, one for each row of the user's, and one for each GEMM that something else answered.
 
-    Removing the row would not last: the next ``build`` from the same timings makes it again.
+    Removing a row would not last: the next ``build`` from the same timings makes it again. The user's own table, which
+    may be a new one, is asked before shipped tables and models.
     """
     lost = {change.name for change in comparison.gemms if change.is_clear and change.saved_ns < 0}
-    rows = {}
-    for device in comparison.receipt.devices.values():
-        paths = {source.digest: Path(source.path) for source in device.sources if source.tier == USER}
+    found: dict[object, Loser] = {}
+    for hardware, device in comparison.receipt.devices.items():
+        sources = {source.digest: source for source in device.sources}
         for hit in device.hits:
-            if _traced_name(hit.problem) in lost and hit.digest in paths:
+            problem, source = hit.problem, sources.get(hit.digest)
+            batch = f"{problem.b}x" if problem.b > 1 else ""
+            dtype = "float32" if problem.dtype == "tf32" else problem.dtype
+            traced = f"{batch}{problem.m}x{problem.n}x{problem.k} {dtype}"
+            if traced not in lost or source is None:
+                continue
+            path, entry = Path(source.path), None
+            if source.tier == USER:
                 with suppress(DiodeLutError):
-                    entry = read_table(paths[hit.digest]).lookup(hit.problem)
-                    if entry is not None and entry.note is None and entry.best.config not in BASELINES:
-                        rows[paths[hit.digest], entry] = hit.problem
-    for (path, entry), problem in rows.items():
-        yield Loser(problem, _set_command(path, entry, problem))
+                    entry = read_table(path).lookup(problem)
+                if entry is not None and entry.note is None and entry.best.config not in BASELINES:
+                    key = {name: getattr(entry, name) for name in (*KIND_FIELDS, *SIZE_FIELDS)}
+                    found[path, entry] = Loser(problem, _set_command(path, problem, key))
+            elif not hit.over and hit.configs[0] not in map(str, BASELINES):
+                sizes = {name: (size, size) for name in OP_SIZES[problem.op] for size in (getattr(problem, name),)}
+                key = {**{name: getattr(problem, name) or None for name in KIND_FIELDS}, **sizes}
+                with suppress(ProgramError):  # without a home directory
+                    command = _set_command(own_table(hardware), problem, key, hardware)
+                    found[hardware, problem] = Loser(problem, command, path.name)
+    yield from found.values()
 
 
-def _traced_name(problem: Problem) -> str:
-    """The name of the GEMM in a trace."""
-    batch = f"{problem.b}x" if problem.b > 1 else ""
-    return f"{batch}{problem.m}x{problem.n}x{problem.k} {'float32' if problem.dtype == 'tf32' else problem.dtype}"
-
-
-def _set_command(path: Path, entry: Entry, problem: Problem) -> list[str | Path]:
-    names = ("dtype", "layout", "epilogue", "variant", *SIZE_FIELDS)
-    fields = {name: getattr(entry, name) for name in names if getattr(entry, name) is not None}
-    texts = {name: value if isinstance(value, str) else "-".join(map(str, value)) for name, value in fields.items()}
+def _set_command(
+    path: Path, problem: Problem, key: Mapping[str, Any], hardware: Hardware | None = None
+) -> list[str | Path]:
+    """Return the command that sets the library's kernel for a key, in a table that is new if ``hardware`` is given."""
+    given = {name: value for name, value in key.items() if name not in ("op", "align") and value is not None}
+    texts = {
+        name: value if isinstance(value, str) else "-".join(map(str, dict.fromkeys(value)))
+        for name, value in given.items()
+    }
     options = [word for name, text in texts.items() for word in (f"--{name}", text)]
-    align = "any" if entry.align is None else str(entry.align)
+    align = "any" if key["align"] is None else str(key["align"])
     answer = ("--align", align, "--config", str(baseline(problem.op)), "--note", "slower in a program")
-    return ["diode-lut", "set", path, entry.op or "any", *options, *answer]
+    new = () if hardware is None else ("--hardware", f"{hardware.name},{hardware.arch},{hardware.sm_count}")
+    return ["diode-lut", "set", path, key["op"] or "any", *options, *answer, *new]
 
 
 def not_answered(comparison: Comparison) -> Iterator[str]:
@@ -293,7 +314,8 @@ def expected(run_s: float, plan: ComparisonPlan) -> str:
             f"{_long(budget)} (--budget) are enough for {counted(fit, 'pair')}, and {_FIRST_LOOK} take {_long(first)}"
         )
     else:
-        take = f"it will take {_long(first)} to {_long(budget)} (--budget), until it can tell"
+        times = " to ".join(dict.fromkeys((_long(first), _long(budget))))
+        take = f"it will take {times} (--budget), until it can tell"
     return f"a run takes {spread_text([run_s])}: {take}"
 
 
@@ -339,35 +361,25 @@ def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced
         probe = f"{TRACED if traced else ''}{name}"
         with cold({**plan.environment, **_VARIABLES[kind], VARIABLE: probe}) as environment:
             run = run_with_receipt(plan.command, environment, None, Streams(output, output), plan.limit_s)
-            if run.ended.interrupted or (run.ended.code and not traced):
-                _tell_end(run, kind, output, tell)
+            if run.ended.interrupted:
+                tell("interrupted: nothing is compared")
                 raise ComparisonEnded(run.ended.code or _INTERRUPTED)
-            said = _said(Path(name))
+            if run.ended.code and not traced:
+                for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
+                    tell(f"| {line}")
+                tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
+                raise ComparisonEnded(run.ended.code)
+            said: list[dict[str, Any]] = []
+            for path in sorted(Path(name).glob("*[0-9].json")):  # which the processes wrote at their ends
+                with suppress(OSError, orjson.JSONDecodeError):
+                    said.append(orjson.loads(path.read_bytes()))
             times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
         return _OneRun(_sample(run, said, output, plan), run.receipt, times)
-
-
-def _tell_end(run: ProgramRun, kind: str, output: IO[bytes], tell: Callable[[str], None]) -> None:
-    if run.ended.interrupted:
-        tell("interrupted: nothing is compared")
-        return
-    for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
-        tell(f"| {line}")
-    tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
 
 
 def _tail(output: IO[bytes], size: int = _TAIL_BYTES) -> str:
     output.seek(max(0, output.seek(0, 2) - size))
     return output.read().decode(errors="replace")
-
-
-def _said(directory: Path) -> list[dict[str, Any]]:
-    """Read the files that the processes wrote at their ends."""
-    found = []
-    for path in sorted(directory.glob("*[0-9].json")):
-        with suppress(OSError, orjson.JSONDecodeError):
-            found.append(orjson.loads(path.read_bytes()))
-    return found
 
 
 def _sample(run: ProgramRun, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:

@@ -228,18 +228,15 @@ def _content(path: Path) -> bytes:
 
 
 def _not_started(program: str, error: OSError) -> ProgramError:
-    remedy = _remedy(program)
+    remedy = ""
+    if not program:
+        remedy = "; the program's name is empty: a variable may be unset"
+    elif program.endswith(".py") and (" " not in program or Path(program).is_file()):
+        remedy = f"; to run a script: {as_command(Path(sys.executable).name, Path(program))}"
+    elif " " in program:
+        remedy = "; a program and its arguments are separate words: leave out the quotes around them"
+    elif re.match(r"\w+=", program):
+        remedy = "; set variables before diode-lut, or start the program with env"
     if isinstance(error, FileNotFoundError):
         return ProgramError(f"{program}: no such program{remedy}", NOT_FOUND)
     return ProgramError(f"{program}: cannot be started: {error.strerror}{remedy}", NOT_EXECUTABLE)
-
-
-def _remedy(program: str) -> str:
-    """Return the remedy for a missing program, empty if none is known."""
-    if not program:
-        return "; the program's name is empty: a variable may be unset"
-    if program.endswith(".py") and (" " not in program or Path(program).is_file()):
-        return f"; to run a script: {as_command(Path(sys.executable).name, Path(program))}"
-    if " " in program:
-        return "; a program and its arguments are separate words: leave out the quotes around them"
-    return "; set variables before diode-lut, or start the program with env" if re.match(r"\w+=", program) else ""

@@ -11,10 +11,9 @@ from string import Template
 from diode_lut.errors import as_command, printable
 from diode_lut.probe import CPP_GEMM
 from diode_lut.programs.account import counted
-from diode_lut.programs.compare import WORDS, Comparison, spread_text
+from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
 from diode_lut.programs.trace import GemmTime
 from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
-from diode_lut.receipts.receipt import Device, SourceRecord
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
@@ -36,21 +35,20 @@ epilogue is a kernel of its own: the time of a call of a graph has both."""
 def as_page(comparison: Comparison) -> str:
     """The HTML."""
     pairs = max((len(change.without) for change in comparison.changes.values()), default=0)
+    traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time"
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         title="With and without tables",
         command=_text(as_command(*comparison.command)),
         about=_about(comparison),
-        tiles="\n".join(_tile(_word(name, comparison), change) for name, change in comparison.changes.items()),
-        gemms=_gemms(comparison.gemms),
+        tiles="\n".join(
+            _tile(f"{WORDS[name]}{traced if name in ('graph', 'gemms') else ''}", change)
+            for name, change in comparison.changes.items()
+        ),
+        gemms=f"{_gemms(comparison.gemms)}\n{_to_do(comparison)}",
         method=Template(_METHOD).substitute(
             pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
     )
-
-
-def _word(name: str, comparison: Comparison) -> str:
-    traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time" if name in ("graph", "gemms") else ""
-    return f"{WORDS[name]}{traced}"
 
 
 def _text(text: str) -> str:
@@ -61,14 +59,9 @@ def _about(comparison: Comparison) -> str:
     devices = comparison.receipt.devices
     asked = sum(device.calls for device in devices.values())
     answered = sum(device.hits.total() for device in devices.values())
-    sources = sorted(
-        {
-            Path(source.path).name
-            for device in devices.values()
-            for source in device.sources
-            if _answered(device, source)
-        }
-    )
+    digests = {hit.digest for device in devices.values() for hit in device.hits}
+    found = (source for device in devices.values() for source in device.sources if source.digest in digests)
+    sources = sorted({Path(source.path).name for source in found})
     versions = [
         f"torch {each.torch}, Triton {each.triton or 'none'}, diode_lut {each.diode_lut}"
         for each in sorted(comparison.receipt.versions)
@@ -82,18 +75,11 @@ def _about(comparison: Comparison) -> str:
     return " &middot; ".join(map(_text, parts))
 
 
-def _answered(device: Device, source: SourceRecord) -> bool:
-    return any(hit.digest == source.digest for hit in device.hits)
-
-
-def _verdict_class(change: Speedup) -> str:
-    return "" if not change.is_clear else " faster" if change.gain > 1 else " slower"
-
-
 def _tile(name: str, change: Speedup) -> str:
+    verdict = "" if not change.is_clear else " faster" if change.gain > 1 else " slower"
     return (
         f'<div class="tile"><h3>{escape(name)}</h3>'
-        f'<p class="verdict{_verdict_class(change)}">{escape(change.verdict)}</p>'
+        f'<p class="verdict{verdict}">{escape(change.verdict)}</p>'
         f'<p class="hint">without over with: {escape(change.interval)}</p>'
         f"{_dots(change)}"
         f'<p class="hint">without: {escape(spread_text(change.without))}; with: {escape(spread_text(change.tuned))}</p>'
@@ -139,6 +125,16 @@ def _gemms(changes: Sequence[GemmChange]) -> str:
     return "\n".join(parts)
 
 
+def _to_do(comparison: Comparison) -> str:
+    """Return the commands that give slower GEMMs the library's kernel."""
+    lines = [_text(str(loser)) for loser in losers(comparison)]
+    if not lines:
+        return ""
+    items = "".join(f"<li><code>{line}</code></li>" for line in lines)
+    hint = "Each command sets the library's kernel for a slower GEMM; compare --apply does all."
+    return f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
+
+
 _COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "ratio", "kernel without", "kernel with")
 
 
@@ -170,7 +166,11 @@ def _kernel(times: Sequence[GemmTime]) -> str:
 
 def _section(title: str, hint: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    body = "\n".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    cells = (
+        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(columns, row, strict=True)]
+        for row in rows
+    )
+    body = "\n".join(f"<tr>{''.join(each)}</tr>" for each in cells)
     return (
         f'<section><h2>{escape(title)}</h2><p class="hint">{escape(hint)}</p><div class="scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"

@@ -165,15 +165,12 @@ def _ops_in_calls(events: Iterable[Event]) -> Iterator[_TracedOp]:
         _, call, gemm = within[-1] if within else (0.0, None, None)
         if event["name"].startswith((FIRST_CALL, CALL)):
             call = event
-        if gemm is None and _is_gemm(event["name"]):
+        name = event["name"]
+        if gemm is None and (name in _OPERANDS or name in _LINEAR or name.startswith((TRITON_GEMM, CPP_GEMM))):
             gemm = event
         within.append((event["ts"] + event["dur"], call, gemm))
         if call is not None:
             yield _TracedOp(event, call, gemm)
-
-
-def _is_gemm(name: str) -> bool:
-    return name in _OPERANDS or name in _LINEAR or name.startswith((TRITON_GEMM, CPP_GEMM))
 
 
 def _ns(events: Iterable[Event]) -> float:
@@ -195,24 +192,17 @@ def unpadded(runs: Sequence[Mapping[str, GemmTime]]) -> dict[str, str]:
 
     GEMMs are the same if their sizes are equal when rounded up to 16 bytes, and no run has more than one of them.
     """
-    groups: defaultdict[str, list[str]] = defaultdict(list)
+    groups: defaultdict[object, list[str]] = defaultdict(list)
     for name in dict.fromkeys(name for run in runs for name in run):
-        groups[_padded(name)].append(name)
+        *batch, m, n, k = _numbers(name) or (0, 0, 0)
+        dtype = name.rpartition(" ")[2]
+        rounded = (*batch, *(padded_size(size, pad_multiple(dtype)) for size in (m, n, k)), dtype) if m else (name,)
+        groups[rounded].append(name)
     shown = {}
     for names in groups.values():
         is_one = all(len(run.keys() & names) <= 1 for run in runs)
         shown.update({name: min(names, key=_numbers) if is_one else name for name in names})
     return shown
-
-
-def _padded(name: str) -> str:
-    """The name of a GEMM with its sizes rounded up to 16 bytes, but for the batch."""
-    sizes, dtype = _numbers(name), name.rpartition(" ")[2]
-    if not sizes:
-        return name
-    *batch, m, n, k = sizes
-    rounded = (padded_size(size, pad_multiple(dtype)) for size in (m, n, k))
-    return f"{'x'.join(map(str, (*batch, *rounded)))} {dtype}"
 
 
 def _numbers(name: str) -> list[int]:

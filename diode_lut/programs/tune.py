@@ -19,13 +19,12 @@ from diode_lut.dataset import read_dataset
 from diode_lut.decide.sources import TableSource, shown
 from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.evaluate import evaluate
-from diode_lut.files import append, open_to_append, own_directory, own_tables_directory
+from diode_lut.files import append, open_to_append, own_directory, own_tables_directory, timings_of
 from diode_lut.hardware import Hardware, slug
 from diode_lut.problem import Problem
 from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
-from diode_lut.receipts.read import read_receipt
-from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts import Receipt, read_receipt, receipt_bytes
 from diode_lut.receipts.summary import losses
 from diode_lut.table import read_hardware, read_table
 from diode_lut.templates.config import Config
@@ -152,7 +151,7 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
     """Return the table to build for each kind of device with misses."""
     missed = list(dict.fromkeys(loss.hardware for loss in losses(receipt)))
     if table is None:
-        return {hardware: _own(own_tables_directory()) / f"{_name(hardware)}.json" for hardware in missed}
+        return {hardware: own_table(hardware) for hardware in missed}
     its = read_hardware(table) if table.exists() else missed[0]
     fitting = {hardware: table for hardware in missed if hardware.same_device(its)}
     if not fitting:
@@ -160,13 +159,9 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
     return fitting
 
 
-def _name(hardware: Hardware) -> str:
-    return slug(f"{hardware.name} {hardware.arch} {hardware.sm_count}")
-
-
-def timings_of(table: Path) -> Path:
-    """Return the directory of the timings of a table, beside it."""
-    return table.with_suffix(".timings")
+def own_table(hardware: Hardware) -> Path:
+    """Return the user's own table for a kind of device. ProgramError without a home directory."""
+    return _own(own_tables_directory()) / f"{slug(f'{hardware.name} {hardware.arch} {hardware.sm_count}')}.json"
 
 
 def _measure(

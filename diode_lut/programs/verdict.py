@@ -71,12 +71,8 @@ def change_of(without: Sequence[float], tuned: Sequence[float], *, error: float 
     """The change from at least two pairs of positive times, with an interval that errs with this chance."""
     ratios = [math.log(one / other) for one, other in zip(without, tuned, strict=True)]
     middle, margin = fmean(ratios), student(error, len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
-    return Speedup(without, tuned, *(_exp(middle + each) for each in (0.0, -margin, margin)))
-
-
-def _exp(logarithm: float) -> float:
-    """Return the exponential, finite also for intervals of two pairs."""
-    return math.exp(min(max(logarithm, -700.0), 700.0))
+    logarithms = (min(max(middle + each, -700.0), 700.0) for each in (0.0, -margin, margin))  # finite for two pairs
+    return Speedup(without, tuned, *map(math.exp, logarithms))
 
 
 def ratio_text(ratio: float) -> str:

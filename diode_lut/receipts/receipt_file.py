@@ -27,7 +27,7 @@ from typing import NamedTuple
 from diode_lut.errors import let_pass, printable
 from diode_lut.files import alone_in, open_regular, write_atomically
 from diode_lut.process import in_forked_children, is_forked, signals_held
-from diode_lut.receipts.receipt import Receipt, receipt_bytes
+from diode_lut.receipts import Receipt, receipt_bytes
 from diode_lut.settings import config
 
 log = logging.getLogger(__name__)

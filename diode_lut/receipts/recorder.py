@@ -21,8 +21,7 @@ from diode_lut.decide.sources import ABSTAIN, Decision
 from diode_lut.hardware import Hardware
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import __version__, in_forked_children
-from diode_lut.receipts import receipt_file
-from diode_lut.receipts.receipt import (
+from diode_lut.receipts import (
     Device,
     GeneratedKernel,
     Hit,
@@ -34,6 +33,7 @@ from diode_lut.receipts.receipt import (
     Unfused,
     Versions,
     merge_receipts,
+    receipt_file,
 )
 from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry
@@ -281,12 +281,6 @@ def _counts() -> list[Counts]:
 
 def _receiving(hardware: Hardware) -> list[Device]:
     """Return all devices in which a question of this thread about a device of this machine is noted."""
-    device, collected = _device(hardware), _collecting.__dict__.get("collected")
-    return [device] if collected is None else [device, collected.devices.setdefault(hardware, Device())]
-
-
-def _device(hardware: Hardware) -> Device:
-    """Return the receipt's entry of a device of this machine."""
     if not _asked:
         receipt_file.arm(own_receipt)
     _asked.add(hardware)
@@ -294,7 +288,8 @@ def _device(hardware: Hardware) -> Device:
     device = _devices.get(hardware)
     if device is None:
         device = _devices[hardware] = Device()
-    return device
+    collected = _collecting.__dict__.get("collected")
+    return [device] if collected is None else [device, collected.devices.setdefault(hardware, Device())]
 
 
 def _who(decision: Decision) -> tuple[str, str, str]:

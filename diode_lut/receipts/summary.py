@@ -17,7 +17,7 @@ from diode_lut.errors import as_json as printable_as_json
 from diode_lut.errors import as_lines
 from diode_lut.hardware import Hardware
 from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
-from diode_lut.receipts.receipt import (
+from diode_lut.receipts import (
     FREEZABLE,
     Device,
     NoChoice,

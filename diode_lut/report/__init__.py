@@ -160,6 +160,7 @@ def as_data(
         for name, value in table.provenance.items()
         if name != "datasets"
     }
+    sources, threshold = [Sources.only(source_of(each.chooser)) for each in sides], Threshold.of(config)
     peaks = architecture(table.hardware.arch).peaks  # operations and bytes that an SM does at most in a nanosecond
     return {
         "tables": [each.name for each in sides],
@@ -195,19 +196,17 @@ def as_data(
                 **{field: getattr(each.problem, field) for field in KEY_FIELDS},
                 "calls": each.calls,
                 "answer": printable(each.answer),
-                "now": [_answer(its_side.chooser, each.problem) for its_side in sides],
+                "now": [
+                    str(decision.configs[0]) if decision.configs else None
+                    for decision in (
+                        decide(asked, each.problem, threshold, padding=config.pad).decision for asked in sources
+                    )
+                ],
             }
             for each in asked
         ],
         "grid": grid,
     }
-
-
-def _answer(chooser: Table | Model, problem: Problem) -> str | None:
-    """Return the first config of the answer, or None."""
-    sources = Sources.only(source_of(chooser))
-    decision = decide(sources, problem, Threshold.of(config), padding=config.pad).decision
-    return str(decision.configs[0]) if decision.configs else None
 
 
 def _row(entry: Entry, line: int | None, kinds: Sequence[ShownKind], cases: Sequence[Case]) -> JsonObject:

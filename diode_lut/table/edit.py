@@ -106,7 +106,7 @@ class MergedTable(NamedTuple):
     @property
     def software(self) -> tuple[tuple[int, ...], ...]:
         """The versions of torch and Triton of the measurements, which compare as versions do."""
-        return tuple(_version(str(self.table.provenance.get(name, ""))) for name in ("torch", "triton"))
+        return tuple(as_version(str(self.table.provenance.get(name, ""))) for name in ("torch", "triton"))
 
 
 class Claim(NamedTuple):
@@ -198,7 +198,7 @@ def _merged_provenance(base: Table | None, ours: MergedTable, theirs: MergedTabl
         was, our, their = (each.get(field) for each in (before, ours.table.provenance, theirs.table.provenance))
         if isinstance(our, list) and isinstance(their, list):
             both: Any = list(dict.fromkeys((*our, *their)))
-        elif our is None or (their is not None and _version(str(their)) > _version(str(our))):
+        elif our is None or (their is not None and as_version(str(their)) > as_version(str(our))):
             both = their
         else:
             both = our
@@ -212,7 +212,7 @@ def _merged_provenance(base: Table | None, ours: MergedTable, theirs: MergedTabl
     return merged, remarks
 
 
-def _version(text: str) -> tuple[int, ...]:
+def as_version(text: str) -> tuple[int, ...]:
     """Return the numbers of a version or an ISO date, up to a plus sign."""
     return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])))
 

@@ -18,6 +18,7 @@ from diode_lut.table.format import canonical_bytes
 from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable
 from diode_lut.table.read import RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
 from diode_lut.table.row import Entry, is_point
+from diode_lut.table.table import Table
 from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
@@ -148,6 +149,18 @@ def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
             count = len(effort.undecided)
             reason = f"{sought} were not looked for in {count} rows: too many rows cover some of the same sizes"
             yield Fault(reason, "entries", note=True)
+
+
+def edited_gains(table: Table, earlier: Table) -> Iterator[Fault]:
+    """Note gains that the row had for another config in an earlier version of the table."""
+    before = {entry.key: entry.candidates for entry in earlier.entries}
+    for number, entry in table.numbered.items():
+        had = before.get(entry.key, ())
+        owners = {gain: config for config, gain in set(had) - set(entry.candidates) if gain is not None}
+        for place, (config, gain) in enumerate(entry.candidates):
+            if gain in owners and owners[gain] != config and (config, gain) not in had:
+                reason = f"the gain {gain} was measured for {owners[gain]} (take it out, or build from timings again)"
+                yield Fault(reason, "entries", number, "configs", place, "gain_permille", note=True)
 
 
 def useless(entry: Entry, arch: str | None) -> Iterator[Fault]:

@@ -145,7 +145,8 @@ def read_bytes(path: Path) -> bytes:
     try:
         return read_at_most(path, MAX_BYTES)
     except OSError as error:
-        raise TableError(f"cannot be read: {error.strerror}", path=path) from error
+        remedy = " (name files in it)" if isinstance(error, IsADirectoryError) else ""
+        raise TableError(f"cannot be read: {error.strerror}{remedy}", path=path) from error
 
 
 def parse(path: Path, data: bytes, most: int) -> Any:

@@ -11,8 +11,7 @@ from rich.console import Console
 from diode_lut.build import build
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.decide.sources import TableSource
-from diode_lut.evaluate import evaluate
-from diode_lut.evaluate.formats import AsText
+from diode_lut.evaluate import AsText, evaluate
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem

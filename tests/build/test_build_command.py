@@ -14,7 +14,7 @@ import pytest
 
 import diode_lut
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-from diode_lut.dataset.record import MAX_NS, MIN_NS
+from diode_lut.dataset.dataset import MAX_NS, MIN_NS
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.table import read_table

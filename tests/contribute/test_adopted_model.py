@@ -12,8 +12,8 @@ from diode_lut.contribute.review import review
 from diode_lut.dataset import Record, Timing, read_dataset
 from diode_lut.decide.catalog import open_model
 from diode_lut.decide.sources import THRESHOLD, ModelSource
-from diode_lut.distill import TrainingPlan
-from diode_lut.model.training_set import TRAIN
+from diode_lut.distill.training import TrainingPlan
+from diode_lut.model import TRAIN
 from diode_lut.problem import Problem
 from diode_lut.table import read_table
 from diode_lut.templates.config import ATEN

@@ -13,6 +13,7 @@ from diode_lut.dataset import Timing, read_dataset
 from diode_lut.errors import TableError
 from diode_lut.table import Candidate, read_table, to_bytes, write_table
 from diode_lut.templates.config import ATEN
+from tests.commands import call
 from tests.contribute.contributions import (
     PEOPLE,
     SHIPPED,
@@ -65,6 +66,23 @@ def test_a_good_contribution_has_figures_only(table: Path) -> None:
     assert "bootstrap), regret 0." in measured
     assert " problems, held out, of a table built from the others: gain over aten " in held_out
     assert read_table(table).provenance["measured_by"] == PEOPLE
+
+
+def test_gains_that_are_not_those_of_the_timings_are_noted(table: Path) -> None:
+    """Check compares gains with the timings, and the software's versions. A table as it was built has no note."""
+    entries, dataset = read_table(table).entries, dataset_of(table)
+    assert call("check", table, "--dataset", dataset).output == "1 file, 0 problems\n"
+    timed = next(each for each in entries if (each.best.gain_permille or 0) > 1100)
+    wrong = timed._replace(candidates=(timed.best._replace(gain_permille=1050), *timed.candidates[1:]))
+    others = [wrong if each is timed else each for each in entries]
+    newer = {**read_table(table).provenance, "torch": "2.99.0"}
+    write_table(changed(table, entries=others, provenance=newer), table)
+    checked = call("check", table, "--dataset", dataset)
+    assert checked.exit_code == 0
+    assert f"provenance.torch: 2.99.0, but {dataset.name} has timings of 2.11.0" in checked.output
+    said = f"the gain is 1050, but the timings say {timed.best.gain_permille} for {timed.best.config} (build from them"
+    assert said in checked.output
+    assert "1 file, 0 problems, 2 notes" in checked.output
 
 
 def test_a_later_run_has_figures_of_its_own(table: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from diode_lut.build.measurements import combined
 from diode_lut.dataset import Record, Timing
-from diode_lut.dataset.write import combined
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 

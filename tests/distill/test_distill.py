@@ -15,9 +15,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from diode_lut.dataset import Dataset, Record, read_dataset
-from diode_lut.distill import Distilled, TrainingPlan, distill
+from diode_lut.distill import Distilled, distill
+from diode_lut.distill.training import TrainingPlan
 from diode_lut.errors import DatasetError, ModelError
-from diode_lut.model.training_set import Split, parse_family
+from diode_lut.model import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN

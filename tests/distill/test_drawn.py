@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from diode_lut.distill.examples import draw_problems
-from diode_lut.model.training_set import kinds_of
+from diode_lut.model import kinds_of
 from diode_lut.problem import ITEMSIZES, Problem, contiguous_align
 
 

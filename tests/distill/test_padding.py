@@ -8,7 +8,7 @@ import random
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.distill.distill import MIN_PADDED_PROBLEMS, fit_padding
+from diode_lut.distill import MIN_PADDED_PROBLEMS, fit_padding
 from diode_lut.distill.examples import Target, targets_of
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN

@@ -13,9 +13,7 @@ from diode_lut.build import build
 from diode_lut.dataset import Dataset, Header, Record, Timing
 from diode_lut.decide.sources import EXACT, RANGE, TableSource, Threshold
 from diode_lut.errors import DatasetError
-from diode_lut.evaluate import MISS, Evaluation, evaluate
-from diode_lut.evaluate.evaluation import regret_class
-from diode_lut.evaluate.formats import as_json
+from diode_lut.evaluate import MISS, Evaluation, as_json, evaluate, regret_class
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table

@@ -13,7 +13,7 @@ import pytest
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.errors import install_command
 from diode_lut.hardware import Hardware
-from diode_lut.model.training_set import Split
+from diode_lut.model import Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
@@ -85,10 +85,9 @@ def test_reads_compact_datasets_and_several(tmp_path: Path, table: Path) -> None
     assert lines(evaluate(table, tmp_path / "c", dataset(tmp_path / "e")).stdout)["all"][0] == "5"
 
 
-def test_writes_json(tmp_path: Path, table: Path) -> None:
-    """The JSON file has all figures, and the digests of the table and datasets."""
-    assert evaluate(table, dataset(tmp_path / "d"), "--json", tmp_path / "e.json").exit_code == 0
-    document = json.loads((tmp_path / "e.json").read_text())
+def test_prints_json(tmp_path: Path, table: Path) -> None:
+    """The JSON has all figures, and the digests of the table and datasets."""
+    document = json.loads(evaluate(table, dataset(tmp_path / "d"), "--format", "json").stdout)
     assert document["hardware"] == "NVIDIA H200 (sm_90, 132 SMs)"
     assert (document["rows"], document["against"], document["unsolved"]) == (2, "aten", 0)
     assert document["table"].startswith("sha256:")
@@ -187,14 +186,14 @@ def rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_function(rule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A function is evaluated like a table, on the hardware of the datasets; an error is a miss, with a warning."""
-    figures = tmp_path / "figures.json"
-    evaluated = evaluate("--chooser", rule, dataset(tmp_path / "d.msgpack"), "--json", figures)
+    arguments = ("--chooser", rule, dataset(tmp_path / "d.msgpack"))
+    evaluated = evaluate(*arguments)
     assert evaluated.exit_code == 0
     found = lines(evaluated.stdout)
     assert found["all"][:3] == ["4", "50.0%", "1.100"]
     assert found["chooser"][:3] == ["2", "100.0%", "1.210"]
     assert f"chooser {rule}: raised AssertionError" in caplog.text
-    document = json.loads(figures.read_text())
+    document = json.loads(evaluate(*arguments, "--format", "json").stdout)
     assert (document["chooser"], document["hardware"]) == (rule, str(H200))
 
 

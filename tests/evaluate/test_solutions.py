@@ -48,9 +48,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_gains_are_against_the_fastest_kernel_of_the_solution(solution: Any, gains: float, files: Path) -> None:
     """That is what max-autotune with these kernels would choose; those that were not measured do not count."""
     (files / "s.json").write_text(json.dumps(solution))
-    result = call("evaluate", "t.json", "d.msgpack", "--against", "s.json", "--json", "f.json")
+    result = call("evaluate", "t.json", "d.msgpack", "--against", "s.json", "--format", "json")
     assert result.exit_code == 0, result.output
-    figures = json.loads((files / "f.json").read_bytes())
+    figures = json.loads(result.stdout)
     assert (figures["against"], figures["all"]["gain"]) == ("s.json", pytest.approx(gains, abs=1e-3))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
-from diode_lut.dataset.record import REASONS, STAGES
+from diode_lut.dataset.dataset import REASONS, STAGES
 from diode_lut.errors import ExchangeError
 from diode_lut.formats import read, write_timings
 from diode_lut.formats.content import Facts, Skipped, Timings
@@ -148,9 +148,11 @@ def row_of(**cells: str) -> dict[str, str]:
     ],
 )
 def test_what_a_row_may_say(tmp_path: Path, cells: dict[str, str], problem: Problem, timing: Timing) -> None:
-    """Types, units, strides and tunables have a column each, in any order and case."""
+    """Types, units, strides and tunables have a column each, in any order and case. An impossible time is told."""
     content, skipped = taken("timings", csv_file(tmp_path / "t.csv", row_of(**cells)))
-    assert (list(content.records), skipped) == ([Record(problem, (timing,))], {})
+    said = "a time that is not from 1 ns to 1000 s: its config counts as failed"
+    told = {said: 1} if timing.reason == "invalid_time" else {}
+    assert (list(content.records), skipped) == ([Record(problem, (timing,))], told)
 
 
 @pytest.mark.parametrize(

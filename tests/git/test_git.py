@@ -85,6 +85,20 @@ def test_diff_speaks_of_kernels(clone: Path) -> None:
     assert "+  decompose_k 4" in git(clone, "log", "-p", "-1")
 
 
+def test_check_notes_a_gain_that_the_last_commit_has_for_another_config(clone: Path) -> None:
+    """A row whose config was changed by hand keeps the old config's gain. A gain that moves with its config is fine."""
+    gains = [{**split, "gain_permille": gain} for split, gain in zip(SPLITS, (1100, 1200, 1300), strict=True)]
+    before = [{"op": "mm", "m": [each, each], "configs": gains[:2]} for each in (1, 2)]
+    commit(clone, before)
+    edited = {**before[0], "configs": [{**gains[0], "k_split": 8}, gains[1]]}
+    checked = call("check", write(clone, [edited, {**before[1], "configs": [gains[1], gains[0]]}]), "--format", "json")
+    (note,) = (each for each in json.loads(checked.stdout) if each["severity"] == "note")
+    assert note["where"] == "entries[0].configs[0].gain_permille"
+    assert note["reason"].startswith("the gain 1100 was measured for decompose_k 2 (")
+    commit(clone, [edited])
+    assert "gain 1100" not in call("check", clone / "tables" / "t.json").output
+
+
 def test_white_space_and_order_are_no_difference(clone: Path) -> None:
     """A table in another form is shown as one that did not change."""
     write(clone, rows(0, 0, 0)[::-1], indent=None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from diode_lut.hardware import detect_hardware
-from diode_lut.model.training_set import Kind
+from diode_lut.model import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks, environment

@@ -19,7 +19,7 @@ from torch._inductor.utils import clear_caches, fresh_cache, run_and_get_code
 import diode_lut
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
-from diode_lut.receipts.receipt import FREEZABLE, Miss, receipt_bytes
+from diode_lut.receipts import FREEZABLE, Miss, receipt_bytes
 from diode_lut.receipts.recorder import Counts, own_receipt
 from diode_lut.receipts.summary import as_text
 

@@ -16,8 +16,7 @@ import diode_lut
 from diode_lut.hook import handler
 from diode_lut.hook.branches import can_branch
 from diode_lut.hook.problems import NO_RANGE
-from diode_lut.receipts import recorder
-from diode_lut.receipts.receipt import Device
+from diode_lut.receipts import Device, recorder
 from tests.fake_cuda import Input, Lowered, lower
 from tests.hook.test_hook import ATEN, MM, TMA, blocks, triton, uses_aten
 

@@ -17,8 +17,7 @@ from torch._inductor.codegen.triton import FixedTritonConfig
 from torch.nn.functional import gelu, layer_norm
 
 import diode_lut
-from diode_lut.receipts import recorder
-from diode_lut.receipts.receipt import GeneratedKernel
+from diode_lut.receipts import GeneratedKernel, recorder
 from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
 from tests.hook.test_hook import Rows
 

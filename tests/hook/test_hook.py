@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.hook.handler import on_top_of
-from diode_lut.model.training_set import Kind
+from diode_lut.model import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config

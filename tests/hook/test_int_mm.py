@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 
-from diode_lut.model.training_set import Kind
+from diode_lut.model import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.templates.config import Config
 from tests.fake_cuda import H200, Input, compile_triton, lower

@@ -9,8 +9,7 @@ import torch
 from torch._inductor.utils import fresh_cache
 
 import diode_lut
-from diode_lut.receipts import recorder
-from diode_lut.receipts.receipt import receipt_bytes
+from diode_lut.receipts import receipt_bytes, recorder
 from tests.commands import call
 
 

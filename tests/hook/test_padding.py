@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
 from diode_lut.hook.patches import PATCHES, replacement
-from diode_lut.model.training_set import Kind
+from diode_lut.model import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config

@@ -17,7 +17,7 @@ from torch._logging._internal import trace_log
 
 import diode_lut
 from diode_lut.hardware import detect_hardware
-from diode_lut.receipts.read import read_receipt
+from diode_lut.receipts import read_receipt
 from diode_lut.receipts.summary import as_text
 from tests.forks import Forks
 

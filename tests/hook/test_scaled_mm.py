@@ -14,7 +14,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 import diode_lut
-from diode_lut.model.training_set import Kind
+from diode_lut.model import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.problem import VARIANTS, Scaling
 from diode_lut.templates.config import Config

@@ -17,7 +17,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.hook.problems import config_of
 from diode_lut.measure.gemm import make_operands
 from diode_lut.measure.kernels import Kernel, lowering
-from diode_lut.model.training_set import Kind
+from diode_lut.model import Kind
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config

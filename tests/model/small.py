@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from diode_lut.hardware import Hardware
+from diode_lut.model import Kind, Split
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES
 from diode_lut.model.ranking import PADDING_FEATURES, Calibration, Model, PaddingModel, Weights, terms_of
-from diode_lut.model.training_set import Kind, Split
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 

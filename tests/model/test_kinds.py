@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diode_lut.model.training_set import MIN_PROBLEMS, Kind, kinds_of, unknown
+from diode_lut.model import MIN_PROBLEMS, Kind, kinds_of, unknown
 from diode_lut.problem import Problem
 
 

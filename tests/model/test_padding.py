@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from diode_lut.model import Kind
 from diode_lut.model.ranking import Model, Ranking
-from diode_lut.model.training_set import Kind
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN
 from tests.model.small import BMM, KINDS, LARGE, MM, SMALL, WIDE, model, padding

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diode_lut.errors import ProblemError
-from diode_lut.model.training_set import TEST, TRAIN, Split, belongs, family_name, parse_family
+from diode_lut.model import TEST, TRAIN, Split, belongs, family_name, parse_family
 from diode_lut.problem import EPILOGUES, Problem
 from tests.model.small import MM
 

@@ -18,7 +18,7 @@ from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, Threshold
 from diode_lut.errors import ModelError
 from diode_lut.hardware import Hardware
-from diode_lut.model.header import KEY, metadata_of
+from diode_lut.model import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.snapshot import Snapshot
 from diode_lut.templates.config import ATEN

@@ -12,8 +12,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from diode_lut.errors import ModelError
-from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_model_hardware
-from diode_lut.model.training_set import Split, parse_family
+from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Split, metadata_of, parse_family, read_model_hardware
 from diode_lut.model.weights import read_model, write_model
 from tests.model.small import H200, MM, model, padding
 

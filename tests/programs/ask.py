@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import diode_lut
-from diode_lut.receipts import recorder
-from diode_lut.receipts.receipt import FREEZABLE
+from diode_lut.receipts import FREEZABLE, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
 
 

@@ -9,7 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from diode_lut.hardware import Hardware
 from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE, VARIANTS, Problem
-from diode_lut.receipts.receipt import (
+from diode_lut.receipts import (
     Device,
     GeneratedKernel,
     Hit,

@@ -13,7 +13,7 @@ from diode_lut.errors import CollectError, ReceiptError
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
-from diode_lut.receipts.receipt import (
+from diode_lut.receipts import (
     ONLY_THE_LIBRARY,
     Device,
     Hit,

@@ -16,9 +16,7 @@ import pytest
 
 import diode_lut
 from diode_lut import files as locks
-from diode_lut.receipts import receipt_file
-from diode_lut.receipts.read import read_receipt
-from diode_lut.receipts.receipt import Device, Miss, Receipt
+from diode_lut.receipts import Device, Miss, Receipt, read_receipt, receipt_file
 from diode_lut.receipts.receipt_file import write_after_graph, write_at_exit
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"

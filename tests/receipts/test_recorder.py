@@ -10,8 +10,7 @@ import pytest
 from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.problem import Problem
-from diode_lut.receipts import recorder
-from diode_lut.receipts.receipt import Device, Hit, Miss, Skip, SourceRecord, Unfused
+from diode_lut.receipts import Device, Hit, Miss, Skip, SourceRecord, Unfused, recorder
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN, Config
 from tests.model.small import H200, MM, SMALL, model

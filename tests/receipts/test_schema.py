@@ -17,8 +17,18 @@ from diode_lut.errors import ReceiptError
 from diode_lut.files import schemas_directory
 from diode_lut.hardware import Hardware
 from diode_lut.problem import MAX_SIZE, Problem
-from diode_lut.receipts.read import MAX_COUNT, decode_receipt, read_receipt
-from diode_lut.receipts.receipt import MAX_PERMILLE, Device, Miss, NoChoice, Receipt, merge_receipts, receipt_bytes
+from diode_lut.receipts import (
+    MAX_COUNT,
+    MAX_PERMILLE,
+    Device,
+    Miss,
+    NoChoice,
+    Receipt,
+    decode_receipt,
+    merge_receipts,
+    read_receipt,
+    receipt_bytes,
+)
 from tests.mutated import containers, mutate
 from tests.receipts.strategies import receipts
 from tests.strategies import share
@@ -101,13 +111,12 @@ def test_what_is_written_can_be_read(monkeypatch: pytest.MonkeyPatch, caplog: py
     left = [NoChoice(problem, "a reason") for problem in problems[:3]]
     device.no_choice.update(left)
     receipt = Receipt(7, devices={H200: device})
-    for module in ("read", "receipt"):
-        monkeypatch.setattr(f"diode_lut.receipts.{module}.MAX_VALUES", 700)
+    monkeypatch.setattr("diode_lut.receipts.MAX_VALUES", 700)
     read = read_receipt(Path("r.json"), receipt_bytes(receipt))
     assert read.processes == 7
     assert sorted(read.devices[H200].misses.values()) == list(range(51, 101))
     assert read.devices[H200].no_choice == Counter(left[:1])
     assert caplog.messages == ["a receipt has room for about half of 103 entries: those asked least are left out"]
-    monkeypatch.setattr("diode_lut.receipts.receipt.MAX_BYTES", 100)
+    monkeypatch.setattr("diode_lut.receipts.MAX_BYTES", 100)
     with pytest.raises(OSError, match="File too large"):
         receipt_bytes(receipt)

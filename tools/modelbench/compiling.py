@@ -14,8 +14,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.select_algorithm import add_feedback_saver
 
 from diode_lut.problem import NO_EPILOGUE
-from diode_lut.receipts import recorder
-from diode_lut.receipts.receipt import Receipt
+from diode_lut.receipts import Receipt, recorder
 from diode_lut.templates.config import ATEN
 
 COUNTED = ("benchmarking.", "select_algorithm", "pad_mm_bench", "coordesc_tuning_bench", "fxgraph_cache")

@@ -122,7 +122,10 @@ const coverageSpec = (data, shown, options) => (values, width) => {
   const titles = names.flatMap((name) => data.tables.map((_, table) => panelName(data, name, table)));
   return {
     data: { values },
-    facet: { field: "panel", type: "ordinal", title: null, sort: titles },
+    facet: {
+      field: "panel", type: "ordinal", title: null, sort: titles,
+      header: { labelExpr: "split(datum.value, ' · ')", labelLimit: inner + AXES },
+    },
     columns,
     spacing,
     resolve: { axis: { x: "independent" } },

@@ -80,7 +80,8 @@ function fillHead() {
   document.getElementById("name").textContent = data.tables.join(" and ");
   const { torch, triton, measured_on: date } = data.provenance;
   const parts = [data.hardware, torch && `PyTorch ${torch}`, triton && `Triton ${triton}`, date && `measured on ${date}`];
-  parts.push(data.datasets.length && `compared with ${data.datasets.join(", ")}`);
+  const named = data.datasets.length > 3 ? plural(data.datasets.length, "dataset") : data.datasets.join(", ");
+  parts.push(named && `compared with ${named}`);
   parts.push(data.missing && `without ${plural(data.missing, "dataset")} that the table was built from`);
   document.getElementById("about").textContent = parts.filter(Boolean).join(" · ");
   const invalid = document.getElementById("invalid");
@@ -100,11 +101,22 @@ function figuresOf({ rows, problems }, table) {
       ["not covered", count(shown.filter((problem) => problem.missed).length)],
       [`gain over ${usualOfAll(data)}`, factor(geometricMean(shown.map((problem) => problem.gain)))],
       ["gain possible", factor(geometricMean(shown.map((problem) => problem.best_gain)))],
-      ["worst regret", percent(largest(measured))],
+      ["largest regret", percent(largest(measured))],
       ...[2, 5].map((limit) => [`within ${limit} %`, share(measured.filter((regret) => regret <= limit / 100).length, measured.length)]),
     );
   }
   return figures;
+}
+
+// Say in words what the regrets are, and which answer has the largest.
+function regretText(problems) {
+  const measured = problems.filter(({ regret }) => regret !== null);
+  if (!measured.length) return "";
+  const worst = measured.reduce((one, other) => (other.regret > one.regret ? other : one));
+  const missing = data.missing ? ` Timings of ${plural(data.missing, "dataset")} that the table was built from are not given; they may have decided otherwise.` : "";
+  const whose = data.tables.length > 1 ? ` by ${data.tables[worst.table]}` : "";
+  const most = `The largest is of ${worst.name}${whose}, which takes ${percent(worst.regret)} longer with ${worst.choice} than with ${worst.best}.`;
+  return `Regret is how much longer an answer takes than the fastest kernel measured for the same problem. ${worst.regret > 0 ? most : "No answer has any."}${missing}`;
 }
 
 function askedFigures(asked) {
@@ -118,6 +130,7 @@ function fillFigures(shown) {
   const figures = all[0].map(([name], number) => [name, all.map((each) => each[number][1]).join(" | ")]);
   const figure = ([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
   document.getElementById("figures").replaceChildren(...[...figures, ...askedFigures(shown.asked)].map(figure));
+  document.getElementById("figures-hint").textContent = regretText(shown.problems);
 }
 
 const point = (datum, pin) => datum.row !== undefined && showDetails(data, datum, pin);

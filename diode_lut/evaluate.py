@@ -1,4 +1,4 @@
-"""The times of a source's choices against the best, on measured problems."""
+"""Evaluation of a table or a model: the times of its choices against the best, on measured problems."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-import orjson
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
 
 from diode_lut.build.measurements import Measurements, measurements_of
 from diode_lut.dataset import Record
 from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.sources import THRESHOLD, Source, Threshold
-from diode_lut.errors import DatasetError, ExchangeError, ProblemError
-from diode_lut.files import has_more_values, read_at_most
-from diode_lut.problem import MATMULS, Problem
-from diode_lut.templates.config import ATEN, POINTER_TUNABLES, Config, baseline, pointer_gemm
+from diode_lut.errors import DatasetError, as_lines, printable
+from diode_lut.files import write_figure
+from diode_lut.problem import Problem
+from diode_lut.templates.config import ATEN, Config, baseline
 
 MISS = "miss"
 """The origin of a case without an answer. Its choice is the op's baseline."""
@@ -33,7 +36,7 @@ REGRET_CLASSES = ("under 0.5 %", "0.5 to 1 %", "1 to 2 %", "2 to 5 %", "over 5 %
 """The names of the classes of regret, and of choices without a time."""
 
 _DIGITS = 6
-"""Number of digits after the point to which regrets are compared, as in reports."""
+"""Number of digits after the point of fractions and factors in reports, and to which regrets are compared."""
 
 WORST = 10
 """Number of problems in the list of those with the largest regret."""
@@ -197,27 +200,18 @@ class ReferenceKernels(NamedTuple):
 
 def evaluate(
     source: Source,
-    records: Iterable[Record],
+    timings: Iterable[Record] | Measurements,
     against: str | ReferenceKernels = str(ATEN),
     threshold: Threshold = THRESHOLD,
 ) -> Evaluation:
-    """Evaluate the source's first config on every problem of the records.
+    """Evaluate the source's first config on every problem of the timings.
 
-    Timings are combined as in ``build``. A miss counts as Inductor's choice then, ``aten``, or ``default`` for
-    attention. ``against`` is the baseline of gains: ReferenceKernels, or a config, written like ``str(config)``, where
-    ``aten`` stands for ``default``, too. DatasetError if no timing was successful, or if the baseline was measured on
-    no problem.
+    Records are combined as in ``build``. For several sources, give Measurements, which are combined already. A miss
+    counts as Inductor's choice then, ``aten``, or ``default`` for attention. ``against`` is the baseline of gains:
+    ReferenceKernels, or a config, written like ``str(config)``, where ``aten`` stands for ``default``, too.
+    DatasetError if no timing was successful, or if the baseline was measured on no problem.
     """
-    return evaluate_on(source, measurements_of(records), against, threshold)
-
-
-def evaluate_on(
-    source: Source,
-    measurements: Measurements,
-    against: str | ReferenceKernels = str(ATEN),
-    threshold: Threshold = THRESHOLD,
-) -> Evaluation:
-    """Evaluate a source on measurements, which may serve several sources. Otherwise as ``evaluate``."""
+    measurements = timings if isinstance(timings, Measurements) else measurements_of(timings)
     if isinstance(against, ReferenceKernels):
         compared = against
     elif against == str(ATEN):
@@ -245,46 +239,153 @@ def evaluate_on(
     return Evaluation(cases, len(measurements.unsolved), compared.name)
 
 
-_MAX_BYTES = 64 << 20
-_MAX_VALUES = 5_000_000
-_WHAT = "a max-autotune solution of torch-diode, an object with a list 'config' or 'configs'"
+_COLUMNS = (
+    "problems",
+    "covered",
+    "gain",
+    "of best",
+    "regret",
+    "worst",
+    "<= 2 %",
+    "<= 5 %",
+    "slower",
+    "failed",
+    "not measured",
+)
+
+_LEAST_WIDTH = 6
+"""Least width of a figure, for ``100.0%``."""
 
 
-def read_solution(path: Path, contents: bytes | None = None) -> ReferenceKernels:
-    """Return the kernels of a solution file, of which the fastest counts. ExchangeError if it is no such file.
+class AsText:
+    """Prints the evaluation with rich."""
 
-    ``contents`` are the bytes of a file that is not on disk.
-    """
-    data = read_at_most(path, _MAX_BYTES) if contents is None else contents
-    if has_more_values(data, _MAX_VALUES):
-        raise ExchangeError(f"{path}: more than {_MAX_VALUES} values (expected {_WHAT})")
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise ExchangeError(f"{path}:{error.lineno}: not JSON: {error.msg} (expected {_WHAT})") from None
-    parts = document if isinstance(document, dict) else {}
-    by_op = {op: parts[op] for op in MATMULS if op in parts} or dict.fromkeys(MATMULS, parts)
-    configs: dict[tuple[str, Any], set[Config]] = {}  # by op and sizes, which are None if a config is for all
-    faults: Counter[str] = Counter()
-    for op, part in by_op.items():
-        rows = part.get("configs", part.get("config")) if isinstance(part, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise ExchangeError(f"{path}: not {_WHAT}")
-        for row in rows:
-            sizes = tuple(row.get(name) for name in "MNK")
-            try:
-                tunables = {name: row.get(name) for name in POINTER_TUNABLES}
-                config = Config.from_json({"template": pointer_gemm(op), **tunables})
-            except ProblemError as error:
-                faults[str(error)] += 1
-            else:
-                key = op, (sizes if all(type(size) is int for size in sizes) else None)
-                configs.setdefault(key, set()).add(config)
-    if not configs:
-        raise ExchangeError(f"{path}: no config in it is one that tables know: {', '.join(faults) or 'it is empty'}")
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
 
-    def configs_for(problem: Problem) -> set[Config]:
-        sizes = problem.m, problem.n, problem.k
-        return configs.get((problem.op, None), set()) | configs.get((problem.op, sizes), set())
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        evaluation = self.evaluation
+        table = Table(box=None, pad_edge=False)
+        table.add_column("", no_wrap=True)
+        for name in _COLUMNS:
+            table.add_column(name, justify="right", min_width=_LEAST_WIDTH)
+        table.add_row("all", *_cells(evaluation.summary))
+        for name, summaries in evaluation.groups.items():
+            if summaries:
+                table.add_row(f"by {name}")
+            above = ""
+            for key, summary in summaries.items():  # variants stand below a line for their op
+                op, _, variant = key.partition(" ") if name == "variant" else ("", "", "")
+                if op != above:
+                    above = op
+                    table.add_row(Text(printable(f"  {op}")))
+                table.add_row(Text(printable(f"    {variant}" if variant else f"  {key}")), *_cells(summary))
+        yield table
+        against, unsolved = evaluation.against, evaluation.unsolved
+        left_out = f" Left out: {unsolved} problems on which nothing succeeded." if unsolved else ""
+        yield Text(
+            f"gain: of the choices over {against}; of best: gain of the best configs measured; regret: how much longer "
+            f"the choices take than the best, on average; worst: on the one problem where it is most; slower: than "
+            f"{against} by over {SLOWER:.0%}. A miss counts as {evaluation.usual}.{left_out}"
+        )
+        counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
+        yield Text(f"problems by regret: {', '.join(counts)}")
+        lines = ["problems with the largest regret:"]
+        for case in evaluation.worst:
+            choice = f"{case.choice} ({case.origin}), best {case.best}"
+            lines.append(f"  {case.regret:.2%} on {case.problem}: {choice}")
+        yield Text(as_lines(lines))
 
-    return ReferenceKernels(path.name, configs_for)
+
+def _cells(summary: Summary) -> list[str]:
+    return [
+        str(summary.problems),
+        _percent(summary.coverage),
+        _factor(summary.gain),
+        _factor(summary.best_gain),
+        _percent(summary.regret, 2),
+        _percent(summary.worst_regret, 2),
+        _percent(summary.within_2),
+        _percent(summary.within_5),
+        str(summary.slower),
+        str(summary.failed),
+        str(summary.not_measured),
+    ]
+
+
+def _percent(fraction: float | None, digits: int = 1) -> str:
+    return "-" if fraction is None else f"{fraction:.{digits}%}"
+
+
+def _factor(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.3f}"
+
+
+def as_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Return all figures and the worst problems. Fractions and factors have six digits, times are in nanoseconds."""
+    return {
+        "against": evaluation.against,
+        "unsolved": evaluation.unsolved,
+        "all": _figures(evaluation.summary),
+        "by": {
+            name: {key: _figures(summary) for key, summary in summaries.items()}
+            for name, summaries in evaluation.groups.items()
+        },
+        "regret_classes": evaluation.classes,
+        "worst": [
+            {
+                "problem": case.problem._asdict(),
+                "source": case.origin,
+                "choice": case.choice.to_json(),
+                "ns": case.ns,
+                "best": case.best.to_json(),
+                "best_ns": case.best_ns,
+                "baseline_ns": case.baseline_ns,
+                "regret": round(case.regret, _DIGITS),
+            }
+            for case in evaluation.worst
+        ],
+    }
+
+
+def _figures(summary: Summary) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, _DIGITS) for name, value in summary._asdict().items()}
+
+
+_COLOURS = ("#0072b2", "#e69f00", "#999999", "#cc79a7")
+"""Colours of the origins, which colour-blind people can tell apart."""
+
+
+def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
+    """Draw two panels: shares of problems by regret, and gains by size. The suffix is the format, such as ``.png``."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter, ScalarFormatter
+
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    figure.suptitle(title)
+    regret, gain = figure.subplots(1, 2)
+    measured = [case for case in evaluation.cases if case.ns is not None]
+    for origin, colour in zip(sorted({case.origin for case in measured}), _COLOURS, strict=False):
+        cases = [case for case in measured if case.origin == origin]
+        regrets = np.sort([case.regret for case in cases])
+        shares = np.arange(1, len(regrets) + 1) / len(regrets)
+        regret.step([0, *regrets], [0, *shares], where="post", color=colour, label=f"{origin} ({len(cases)})")
+        points = [(case.problem.operations, case.gain) for case in cases if case.gain is not None]
+        if points:
+            gain.plot(*zip(*points, strict=True), ".", markersize=4, color=colour, alpha=0.6, label=origin)
+    regret.set(
+        xlabel="regret against the best config measured",
+        ylabel="share of problems with at most that regret",
+        ylim=(0, 1),
+    )
+    regret.xaxis.set_major_formatter(PercentFormatter(1))
+    regret.yaxis.set_major_formatter(PercentFormatter(1))
+    gain.axhline(1, color="black", linewidth=0.8)
+    gain.set(xscale="log", yscale="log", xlabel="floating-point operations", ylabel=f"gain over {evaluation.against}")
+    gain.yaxis.set_major_formatter(ScalarFormatter())
+    gain.yaxis.set_minor_formatter(ScalarFormatter())
+    for axes in (regret, gain):
+        axes.grid(visible=True, alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
+    write_figure(figure, path)
