@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from itertools import islice, pairwise
@@ -68,7 +69,9 @@ def search(expression: str, document: Any, name: str = "JMESPATH") -> Any:
     try:
         if len(expression) > MAX_LETTERS:
             raise _WrongError(f"has {len(expression)} letters (allowed: {MAX_LETTERS})")
-        parsed = jmespath.compile(expression).parsed
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PendingDeprecationWarning)  # of texts in backquotes
+            parsed = jmespath.compile(expression).parsed
         nodes = list(_nodes(parsed))
         _require_quotes(nodes, document)
         found = _Search().visit(parsed, document)
