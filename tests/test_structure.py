@@ -80,7 +80,6 @@ PARTS = {"key", "sizes"}
 """Names of parts of records: ``problem.m``, not ``problem.sizes[1]``. Of variables, only a shape is called so."""
 OF_RECORDS = (
     "diode_lut/problem.py",
-    "diode_lut/templates/library.py",
     "diode_lut/templates/template.py",
     "diode_lut/table/row.py",
 )

@@ -40,12 +40,12 @@ from diode_lut.problem import (
 )
 
 if TYPE_CHECKING:
-    from diode_lut.decide.dynamic import Axis
+    from diode_lut.decide.decide import Axis
 
 
 def _axis(text: str) -> Axis:
     """Return the name and the range of a dynamic size."""
-    from diode_lut.decide.dynamic import Axis
+    from diode_lut.decide.decide import Axis
 
     found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", text.casefold())
     try:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from diode_lut.decide.decide import NOT_AS_TIMED, Sources, decide
-from diode_lut.decide.dynamic import Axis, Piece
+from diode_lut.decide.decide import NOT_AS_TIMED, Axis, Piece, Sources, decide
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Source, Threshold
 from diode_lut.errors import as_lines
 from diode_lut.problem import NO_EPILOGUE, Problem

@@ -15,9 +15,9 @@ from typing import Any
 
 from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.formats.content import Facts, Skipped, counting, exact_table, known_hardware, read_json
+from diode_lut.hardware import architecture
 from diode_lut.problem import Problem
 from diode_lut.table import Table
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import POINTER_TUNABLES, Config, pointer_gemm
 
 _NAMES = dict(zip(POINTER_TUNABLES, POINTER_TUNABLES, strict=True)) | {

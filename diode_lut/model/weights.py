@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.files import read_finished, write_atomically
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.header import KEY, MAX_WEIGHTS_BYTES, metadata_of, read_bytes
 from diode_lut.model.ranking import (
@@ -30,7 +30,6 @@ from diode_lut.model.ranking import (
     terms_of,
 )
 from diode_lut.model.training_set import Kind, Split
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, Config
 
 _FEATURES = {
