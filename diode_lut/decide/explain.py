@@ -79,8 +79,9 @@ class Explanation(NamedTuple):
             return
         yield from (f"  {step.describe(self.decision.problem)}" for step in self.models.tried)
         if self.models.configs:
-            sure = f"with confidence {self.models.confidence:.3f}"
-            yield f"  {self.models.tier}: {self.models.where} would answer, {sure}"
+            confidence = self.models.confidence
+            sure = "" if confidence is None else f", with confidence {confidence:.3f}"
+            yield f"  {self.models.tier}: {self.models.where} would answer{sure}"
         yield from self.models.details()
 
 
