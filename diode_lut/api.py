@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from diode_lut import probe
 from diode_lut.decide.catalog import TableFile, find_path, find_tables, open_file
 from diode_lut.decide.choosers import LIMIT_S, Chooser, ChooserFunction, Registration, register, registered
-from diode_lut.decide.decide import Sources, decide
-from diode_lut.decide.dynamic import Axis
+from diode_lut.decide.decide import Axis, Sources, decide
 from diode_lut.decide.explain import Explanation, OverSizes, explain_over
 from diode_lut.decide.explain import explain as explanation_of
 from diode_lut.decide.sources import Decision, Threshold

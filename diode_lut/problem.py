@@ -85,6 +85,15 @@ OP_SIZES = {
 
 OPS = tuple(OP_SIZES)
 
+MEANING_OF_OPS = (
+    "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
+    "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
+    "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
+    "groups, each with a matrix B of its own (grouped_mm); or a kernel that Inductor generates for anything else, "
+    "with a reduction or without (reduction, pointwise). Left out, any GEMM but grouped_mm."
+)
+"""The meaning of each op, and of a row without an op, for the schema."""
+
 OF_KERNELS = ("x", "y", "r", "loads")
 """The sizes of GENERATED."""
 

@@ -13,8 +13,7 @@ from uuid import uuid4
 
 from diode_lut.decide.catalog import find_hardware, tiers_for, warn_of_useless
 from diode_lut.decide.choosers import Chooser, registered
-from diode_lut.decide.decide import Answers, Sources, decide
-from diode_lut.decide.dynamic import Axis
+from diode_lut.decide.decide import Answers, Axis, Sources, decide
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.errors import MissError, printable
 from diode_lut.hardware import Hardware, detect_hardware, local_devices

@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from diode_lut.decide.decide import Sources, Tier, decide
-from diode_lut.decide.dynamic import MAX_SAMPLES, Axis
+from diode_lut.decide.decide import MAX_SAMPLES, Axis, Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN

@@ -59,6 +59,14 @@ def test_the_only_row_has_no_runner_up() -> None:
     ]
 
 
+def test_a_source_beside_the_models_needs_no_confidence() -> None:
+    """Whatever source would answer after the tables is named, with a confidence only if it has one."""
+    assert lines(user(Table(H200, [row(None)])), Tier("model", (TableSource(Table(H200, [row((1, 2048))])),)))[-2:] == [
+        "  model: table for NVIDIA H200 would answer",
+        "    aten",
+    ]
+
+
 def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
     """The runner-up is named by its file and line."""
     aten = {"template": "aten"}

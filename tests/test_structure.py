@@ -80,7 +80,6 @@ PARTS = {"key", "sizes"}
 """Names of parts of records: ``problem.m``, not ``problem.sizes[1]``. Of variables, only a shape is called so."""
 OF_RECORDS = (
     "diode_lut/problem.py",
-    "diode_lut/templates/library.py",
     "diode_lut/templates/template.py",
     "diode_lut/table/row.py",
 )
@@ -94,7 +93,7 @@ CALLING_THE_USERS = "diode_lut/decide/choosers.py"
 OUR_OWN_PROCESSES = ("diode_lut/measure/workers.py",)
 """What passes objects to a Dask worker and back, which run each other's code anyway."""
 
-FOR_ALL_FAMILIES = {"__init__", "architecture", "config", "template"}
+FOR_ALL_FAMILIES = {"__init__", "config", "template"}
 """The modules in ``templates`` that are not about one family of templates."""
 FAMILIES = {path.stem for path in (PACKAGE / "templates").glob("*.py")} - FOR_ALL_FAMILIES
 NAMING_TEMPLATES = {

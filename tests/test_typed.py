@@ -15,12 +15,11 @@ from diode_lut.cli import main
 from diode_lut.cli.arguments import hardware_of
 from diode_lut.dataset import read_dataset
 from diode_lut.errors import CollectError, HardwareError, ProblemError
-from diode_lut.hardware import KNOWN, Hardware, known_gpu, slug
+from diode_lut.hardware import KNOWN, Hardware, architecture, known_gpu, slug
 from diode_lut.measure.problems import read_problems
 from diode_lut.model import parse_family
 from diode_lut.problem import Problem
 from diode_lut.table import read_table
-from diode_lut.templates.architecture import architecture
 from tests.commands import call
 from tests.distill import synthetic
 

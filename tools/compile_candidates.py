@@ -2,7 +2,7 @@
 
 ``python tools/compile_candidates.py --out results.jsonl`` compiles all of them, ``--sample 3`` a few for each
 architecture. Triton says how much shared memory and how many registers each kernel takes. That is compared with
-``templates/architecture.py`` and ``templates/triton_gemm.py``: what they let pass must compile and fit. ``--out`` gets
+``hardware.py`` and ``templates/triton_gemm.py``: what they let pass must compile and fit. ``--out`` gets
 a line for each kernel, and what is there already is not compiled again.
 """
 
@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from diode_lut.compile_check import Trial, compiled, each_in_a_process
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.search_space import candidates as of_problem
 from diode_lut.problem import ITEMSIZES, Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import Config
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100")

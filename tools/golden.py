@@ -23,8 +23,7 @@ import zstandard
 
 from diode_lut.dataset import read_dataset
 from diode_lut.decide.catalog import find_hardware
-from diode_lut.decide.decide import Sources, decide
-from diode_lut.decide.dynamic import Axis
+from diode_lut.decide.decide import Axis, Sources, decide
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.measure.problems import random_problems
 from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MAX_SIZE, OP_SIZES, RANKED, Problem

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from diode_lut.build.measurements import combined
 from diode_lut.dataset import read_dataset
-from diode_lut.decide.decide import Sources, Tier, decide
-from diode_lut.decide.dynamic import PER_OCTAVE, Axis
+from diode_lut.decide.decide import PER_OCTAVE, Axis, Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold
 from diode_lut.model.weights import read_model
 from diode_lut.problem import Problem

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.errors import DatasetError
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import ATTENTION, GENERATED, GROUPED, INTEGER, SCALED, Problem
-from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import ATEN, BASELINES, TEMPLATES, Config, baseline
 
 Array = npt.NDArray[Any]

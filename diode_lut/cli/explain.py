@@ -41,7 +41,7 @@ from diode_lut.problem import (
 )
 
 if TYPE_CHECKING:
-    from diode_lut.decide.dynamic import Axis
+    from diode_lut.decide.decide import Axis
     from diode_lut.decide.explain import Explanation
     from diode_lut.hardware import Hardware
     from diode_lut.templates.config import Config
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 def _axis(text: str) -> Axis:
     """Return the name and the range of a dynamic size."""
-    from diode_lut.decide.dynamic import Axis
+    from diode_lut.decide.decide import Axis
 
     found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", text.casefold())
     try:

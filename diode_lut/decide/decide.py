@@ -1,18 +1,23 @@
 """Decide about a problem: as it is, with each class of epilogue, and for each part of a size's range.
 
 ``decide`` is the way to every decision. The hook, ``select``, ``explain``, ``report`` and ``evaluate`` call it.
-Sources are asked tier by tier, and the first answer counts. If sizes may change, the sources are asked at samples of
-their range, and ``dynamic.py`` chooses the config with the least loss.
+Sources are asked tier by tier, and the first answer counts.
+
+If sizes may change, the sources are asked at samples of their range, and the config with the least loss is chosen.
+Samples lie where rows begin and end, and at powers of two between. A time is relative to aten's at the same sizes. The
+loss of a config is the logarithm of its time, summed over the samples, each weighted by its part of the range.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, chain, combinations, pairwise, product
+from math import inf, isqrt, log, log2
 from typing import Any, NamedTuple
 
-from diode_lut.decide.dynamic import Axis, Piece, SampledSizes, best_over, only, pieces_of, samples_over
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -223,3 +228,236 @@ class Answers:
         """Return whether a size that may change was a constant in the timed kernel."""
         constants = config.kernel.constants(self.problem.layout)
         return any(name in constants for axis in self.axes for name in axis.fields)
+
+
+MAX_SIZE_SAMPLED = 1 << 16
+"""The largest size of a sample, unless a bound or a row is larger."""
+
+MAX_SAMPLES = 256
+"""Maximum number of samples if several sizes may change. Estimates of unknown times take the square of it."""
+
+MAX_BORDERS = 64
+"""Maximum number of samples along an axis for rows that begin or end there."""
+
+PER_OCTAVE = 1.1
+"""Assumed slowdown of a config, relative to the fastest, per factor of two away from sizes with a known time."""
+
+SAFE_TIME = 1.01
+"""Largest time over aten's, at any sample, of a chosen config."""
+
+WORTH_A_KERNEL = 0.005
+"""Least gain, on average over the range, to compile another kernel."""
+
+_NEAR = 2.0
+"""Sizes without an answer do not count within this distance, in log2, of sizes with an answer."""
+
+_FASTEST = 8
+"""Number of configs, the fastest at each sample, to consider for all samples."""
+
+_UNIT = 1e-9
+"""Unit of losses. Sums of whole numbers are exact, and the same on every machine."""
+
+_MAX_CONFIGS = 5
+"""Maximum number of configs in a decision. The first to run is used."""
+
+
+class Axis(NamedTuple):
+    """Fields of a problem with equal sizes, which may change from ``low`` to ``high``. None is no bound."""
+
+    fields: tuple[str, ...]
+    low: int
+    high: int | None
+
+    def nearest(self, size: int) -> int:
+        """Return the size in the range nearest to this size."""
+        return max(self.low, size if self.high is None else min(size, self.high))
+
+    def __str__(self) -> str:
+        names = " = ".join(self.fields)
+        return f"{names} from {self.low}" if self.high is None else f"{names} from {self.low} to {self.high}"
+
+
+class SampledSizes(NamedTuple):
+    """The decision at a combination of sizes, the times of configs over aten's, and the part of the range, in log2."""
+
+    sizes: tuple[int, ...]
+    decision: Decision
+    times: Mapping[Config, float]
+    weight: float
+
+    def distance(self, other: SampledSizes) -> float:
+        """Return the distance in log2, summed over the axes, and rounded to be the same on every machine."""
+        return round(sum(abs(log2(one / two)) for one, two in zip(self.sizes, other.sizes, strict=True)), 9)
+
+    def loss(self, config: Config) -> int:
+        """Return the weighted logarithm of a config's time, in multiples of _UNIT."""
+        return round(self.weight * log(self.times[config]) / _UNIT)
+
+
+class Piece(NamedTuple):
+    """A part of the range along an axis: its largest size, or None for no end, its decision and its config."""
+
+    high: int | None
+    decision: Decision
+    config: Config
+
+
+def samples_over(
+    axes: Sequence[Axis],
+    borders: Callable[[Sequence[str]], Iterable[int]],
+    at: Callable[[dict[str, Any]], tuple[Decision, Mapping[Config, float]]],
+) -> list[SampledSizes]:
+    """Return the samples in the axes' ranges, in order of sizes, or nothing if no source answers at any of them.
+
+    ``borders`` returns the ends of rows, given fields. ``at`` returns the decision and the times at
+    some sizes. Without an upper bound, the range ends where the sources do.
+    """
+    along = []
+    for axis in axes:
+        inside = sorted(borders(axis.fields))
+        inside = inside[:: len(inside) // MAX_BORDERS + 1]
+        high = max([axis.low, MAX_SIZE_SAMPLED, *inside]) if axis.high is None else axis.high
+        powers = (1 << exponent for exponent in range(0, high.bit_length(), 1 if len(axes) == 1 else 2))
+        ends = [axis.low] if axis.high is None else [axis.low, high]
+        sizes = sorted({*ends, *(size for size in (*powers, *inside) if axis.low <= size <= high)})
+        most = int(MAX_SAMPLES ** (1 / len(axes)))
+        if len(axes) > 1 and len(sizes) > most:  # the first, the last, and even steps between them
+            sizes = [sizes[round(place * (len(sizes) - 1) / (most - 1))] for place in range(most)]
+        places = list(map(log2, sizes))
+        edges = [places[0], *((a + b) / 2 for a, b in pairwise(places)), places[-1]]
+        widths = [after - before for before, after in pairwise(edges)]
+        along.append(list(zip(sizes, widths if any(widths) else [1.0], strict=True)))
+    samples = []
+    for points in product(*along):
+        named = {name: size for axis, (size, _) in zip(axes, points, strict=True) for name in axis.fields}
+        decision, times = at(named)
+        samples.append(
+            SampledSizes(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points))
+        )
+    return _completed(_that_count(samples, axes))
+
+
+def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[SampledSizes]:
+    """Leave out samples without an answer between others, or beyond them if there is no bound."""
+    answered = [sample for sample in samples if sample.decision.configs or len(sample.times) > 1]
+    if len(axes) > 1:
+        return samples if answered and all(axis.high is not None for axis in axes) else answered
+    known, counting = {sample.sizes for sample in answered}, []
+    for sample in samples if answered else []:
+        beyond = axes[0].high is None and sample.sizes > answered[-1].sizes
+        if sample.sizes in known or not (beyond or min(map(sample.distance, answered)) <= _NEAR):
+            counting.append(sample)
+    return counting
+
+
+def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
+    """Give each sample a time of every config among the fastest at some sample, estimated if unknown.
+
+    Only configs of decisions count: if tables answer, no config of a model. A config has no time at unsuitable sizes,
+    such as tiles far larger than the matrix. There it is assumed to be further behind the fastest
+    than at the nearest sizes with a time.
+    """
+    named = {config for sample in samples for config in sample.decision.configs}
+    fastest = (
+        sorted(filter(named.__contains__, sample.times), key=sample.times.__getitem__)[:_FASTEST] for sample in samples
+    )
+    configs = dict.fromkeys((*chain(*fastest), ATEN))
+    least = {sample.sizes: min(sample.times.values()) for sample in samples}
+    completed = []
+    for sample in samples:
+        complete = configs.keys() <= sample.times.keys()
+        nearest = [sample] if complete else sorted(samples, key=sample.distance)
+        times = {}
+        for config in configs:
+            known = next(each for each in nearest if config in each.times)
+            slower = PER_OCTAVE ** sample.distance(known) * least[sample.sizes] / least[known.sizes]
+            times[config] = known.times[config] * slower
+        completed.append(sample._replace(times=times))
+    return completed
+
+
+def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
+    """Return the samples with the times of the configs accepted by ``keeps``."""
+    kept = set(filter(keeps, _configs(samples)))
+    return [
+        sample._replace(times={config: time for config, time in sample.times.items() if config in kept})
+        for sample in samples
+    ]
+
+
+def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:
+    return dict.fromkeys(config for sample in samples for config in sample.times)
+
+
+def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
+    """Choose the safe configs with the least loss over the samples. Aten is always safe.
+
+    The decision names the source of the widest sample with the first of these configs as its answer.
+    """
+    safe = (config for config in _configs(samples) if all(sample.times[config] <= SAFE_TIME for sample in samples))
+    losses = {config: sum(sample.loss(config) for sample in samples) for config in safe}
+    configs = sorted(losses, key=lambda config: (losses[config], config != ATEN))[:_MAX_CONFIGS]
+    configs = configs[: configs.index(ATEN) + 1] if ATEN in configs else configs
+    by_weight = sorted(samples, key=lambda sample: -sample.weight)
+    answering = [each.decision for each in by_weight if each.decision.configs]
+    if not answering:  # all sources abstain everywhere
+        return by_weight[0].decision._replace(over=over)
+    agreeing = (each for each in answering if each.configs[0] == configs[0])
+    return next(agreeing, answering[0])._replace(configs=tuple(configs), over=over)
+
+
+def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library: bool) -> tuple[Piece, ...]:
+    """Cut the range into at most ``most`` pieces with the least loss, or none if a single config is as good.
+
+    Without ``library``, there are none if some piece would have no config.
+    """
+    ends = _partition(samples, most)
+    if len(ends) < 2:
+        return ()
+    pieces: list[Piece] = []
+    low = axis.low
+    for start, end in zip((0, *ends), ends, strict=False):
+        part = samples[start:end]
+        high = None
+        if end < len(samples):
+            ((below,), (above,)) = part[-1].sizes, samples[end].sizes
+            # Sizes up to the next power of two take as many tiles as the power
+            high = below if above <= 2 * below else isqrt(below * above)
+        decision = best_over(part, str(axis._replace(low=low, high=high or axis.high)))
+        low = (high or 0) + 1
+        if not decision.configs and not library:
+            return ()
+        pieces.append(Piece(high, decision, decision.configs[0] if decision.configs else ATEN))
+    return tuple(pieces) if len({piece.config for piece in pieces}) > 1 else ()
+
+
+def _partition(samples: Sequence[SampledSizes], most: int) -> tuple[int, ...]:
+    """Return the ends of the at most ``most`` pieces with the least loss, or nothing if no config is safe somewhere.
+
+    Each piece but the first must be worth a kernel.
+    """
+    count, price = len(samples), round(WORTH_A_KERNEL * sum(sample.weight for sample in samples) / _UNIT)
+    losses = _least_losses(samples)
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for _ in range(most):
+        longer = [
+            (before + losses[start, end] + price, end, (*ends, end))
+            for start, (before, ends) in best.items()
+            for end in range(start + 1, count + 1)
+        ]
+        for loss, end, ends in longer:
+            if loss < best.get(end, (inf, ()))[0]:
+                best = {**best, end: (loss, ends)}
+    return best.get(count, (inf, ()))[1]
+
+
+def _least_losses(samples: Sequence[SampledSizes]) -> dict[tuple[int, int], float]:
+    """Return the least loss of a safe config from a sample to before another, for all pairs, or inf if none is safe."""
+    places, losses = range(len(samples) + 1), defaultdict[tuple[int, int], float](lambda: inf)
+    for config in _configs(samples):
+        before = list(accumulate((sample.loss(config) for sample in samples), initial=0))
+        unsafe = list(accumulate((sample.times[config] > SAFE_TIME for sample in samples), initial=0))
+        for start, end in combinations(places, 2):
+            if unsafe[start] == unsafe[end]:
+                losses[start, end] = min(losses[start, end], before[end] - before[start])
+    return losses

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from diode_lut.decide.decide import NOT_AS_TIMED, Sources, decide
-from diode_lut.decide.dynamic import Axis, Piece
+from diode_lut.decide.decide import NOT_AS_TIMED, Axis, Piece, Sources, decide
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Source, Threshold
 from diode_lut.errors import as_lines
 from diode_lut.problem import NO_EPILOGUE, Problem
@@ -90,8 +89,9 @@ class Explanation(NamedTuple):
             return
         yield from (f"  {step.describe(self.decision.problem)}" for step in self.models.tried)
         if self.models.configs:
-            sure = f"with confidence {self.models.confidence:.3f}"
-            yield f"  {self.models.tier}: {self.models.where} would answer, {sure}"
+            confidence = self.models.confidence
+            sure = "" if confidence is None else f", with confidence {confidence:.3f}"
+            yield f"  {self.models.tier}: {self.models.where} would answer{sure}"
         yield from self.models.details()
 
 

@@ -14,12 +14,12 @@ from diode_lut.distill.examples import Space, Target, choose, examples_of, targe
 from diode_lut.distill.training import Epoch, TrainingPlan, calibrate, one_thread, train_student
 from diode_lut.distill.validation import Validation, validate
 from diode_lut.errors import DatasetError, ModelError
+from diode_lut.hardware import architecture
 from diode_lut.model import MIN_PROBLEMS, TEST, TRAIN, Split, family_name, kinds_of
 from diode_lut.model.features import OF_BYTES_FEATURES, PROBLEM_FEATURES, families
 from diode_lut.model.ranking import Model, PaddingModel, can_be_padded, padding_features, scaled, terms_of
 from diode_lut.problem import NO_EPILOGUE, OF_BYTES
 from diode_lut.process import __version__
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, pad_multiple
 from diode_lut.templates.template import GROUP_M
 

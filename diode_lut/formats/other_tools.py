@@ -18,10 +18,9 @@ from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.evaluate import ReferenceKernels
 from diode_lut.files import read_at_most
 from diode_lut.formats.content import Facts, Skipped, Timings, answers, counting, exact_table, known_hardware, read_json
-from diode_lut.hardware import is_called
+from diode_lut.hardware import architecture, is_called
 from diode_lut.problem import BATCHED, MATMULS, Operand, Problem, contiguous_align, problem_of
 from diode_lut.table import Table
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, POINTER_TUNABLES, Config, pointer_gemm
 
 _VERSION = {"version": 1}

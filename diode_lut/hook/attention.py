@@ -20,12 +20,12 @@ from torch._inductor.virtualized import V
 
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import ProblemError
+from diode_lut.hardware import architecture
 from diode_lut.hook.answer import CannotRun, autotuning, in_force
 from diode_lut.hook.problems import SIZES_CHANGE, dtype_of, hint
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.problem import ITEMSIZES, Modifications, Operand, Problem
 from diode_lut.snapshot import skip
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import DEFAULT, Config
 
 _NODES = {

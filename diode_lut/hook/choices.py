@@ -30,8 +30,8 @@ from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, 
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from diode_lut.hook.answer import CannotRun, with_fixed_layouts
-from diode_lut.hook.branches import BlockLine
+from diode_lut.hardware import Architecture, architecture
+from diode_lut.hook.answer import BlockLine, CannotRun, with_fixed_layouts
 from diode_lut.hook.problems import TORCH_DTYPES
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.versions import (
@@ -46,7 +46,6 @@ from diode_lut.hook.versions import (
     subgraphs_keep_sizes_dynamic,
 )
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Scaling
-from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.config import Config
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, accumulator_registers, is_precise, registers
 

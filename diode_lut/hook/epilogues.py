@@ -40,11 +40,10 @@ from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.utils._ordered_set import OrderedSet
 
-from diode_lut.decide.dynamic import Piece
+from diode_lut.decide.decide import Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import let_pass
-from diode_lut.hook.answer import CannotRun
-from diode_lut.hook.branches import Branches, generate_branches
+from diode_lut.hook.answer import Branches, CannotRun, generate_branches
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.switch import leave
 from diode_lut.log import warn_once

@@ -31,9 +31,12 @@ from diode_lut.decide.decide import Answers
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import MissError
 from diode_lut.hook.answer import (
+    Branches,
     CannotRun,
     answer,
     autotuning,
+    branches,
+    can_branch,
     first_pad,
     in_force,
     library_choice,
@@ -41,7 +44,6 @@ from diode_lut.hook.answer import (
     runnable,
     with_a_layout,
 )
-from diode_lut.hook.branches import Branches, branches, can_branch
 from diode_lut.hook.choices import build_choice
 from diode_lut.hook.epilogues import (
     NOTHING,

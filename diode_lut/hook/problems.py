@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbol
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-from diode_lut.decide.dynamic import Axis
+from diode_lut.decide.decide import Axis
 from diode_lut.errors import ProblemError
 from diode_lut.hook.snapshot import compile_range, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS, TEMPLATE_OF_UID, UIDS, hint_of

@@ -10,10 +10,9 @@ from pathlib import Path
 import orjson
 
 from diode_lut.dataset import Record
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.tasks import Task
 from diode_lut.problem import ITEMSIZES, ROW_BYTES, Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import PADDED_OPS, TEMPLATES, Config, baseline, is_copied, pad_multiple, padded
 
 PATH = Path(__file__).with_name("default_search_space.json")

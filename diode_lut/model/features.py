@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.hardware import Architecture
 from diode_lut.problem import (
     BATCHED,
     EPILOGUES,
@@ -28,7 +29,6 @@ from diode_lut.problem import (
     Scaling,
     letters,
 )
-from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.config import ATEN, Config
 
 Floats = npt.NDArray[np.floating[Any]]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.model import Kind, Split, unknown
 from diode_lut.model.features import (
     CONFIG_FEATURES,
@@ -40,7 +40,6 @@ from diode_lut.model.features import (
     vectors,
 )
 from diode_lut.problem import BATCHED, NO_EPILOGUE, Problem, letters
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, copied_bytes, needed_pad, pad_multiple, padded
 
 MAX_NEURONS = 256

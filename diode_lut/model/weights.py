@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.files import read_finished, write_atomically
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Kind, Split, metadata_of, read_bytes
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.ranking import (
@@ -29,7 +29,6 @@ from diode_lut.model.ranking import (
     Weights,
     terms_of,
 )
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, Config
 
 _FEATURES = {

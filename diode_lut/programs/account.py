@@ -18,13 +18,12 @@ from diode_lut.decide.catalog import open_file
 from diode_lut.decide.sources import THRESHOLD, Source, shown, source_of
 from diode_lut.errors import DiodeLutError, ReceiptError
 from diode_lut.files import write_atomically
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.programs.launch import INHERITED, Ended, Streams, armed, run_program
 from diode_lut.receipts import FREEZABLE, Device, Hit, Receipt, merge_receipts, read_receipt, receipt_bytes
 from diode_lut.receipts.receipt_file import AFTER_RUN
 from diode_lut.receipts.summary import Loss, freezing, losses
-from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import ATEN, baseline
 
 EXPECTED, UNKNOWN = "expected", "unknown"

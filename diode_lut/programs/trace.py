@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from diode_lut.hook.versions import UIDS
 from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
 from diode_lut.problem import ITEMSIZES
-from diode_lut.templates.config import pad_multiple, padded_size
+from diode_lut.templates.config import ATEN, pad_multiple, padded_size
 
 _OPERANDS = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_int_mm", "aten::_scaled_mm"), (0, 1)),
-    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2)),
+    name: (1, 2) if op in ("addmm", "baddbmm") else (0, 1)
+    for op, names in UIDS[ATEN.template].items()
+    for name in names
 }
 """Of each op of the library the numbers of A and B among its inputs."""
 _LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.errors import as_json as printable_as_json
 from diode_lut.errors import as_lines
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.receipts import (
     FREEZABLE,
@@ -28,7 +28,6 @@ from diode_lut.receipts import (
     versions_to_json,
 )
 from diode_lut.settings import TIERS
-from diode_lut.templates.architecture import roofline_ns
 from diode_lut.templates.config import baseline
 
 TYPICAL_PERMILLE = 1100

@@ -25,13 +25,13 @@ from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.sources import Threshold, source_of
 from diode_lut.errors import printable
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
+from diode_lut.hardware import architecture
 from diode_lut.model.ranking import Model
 from diode_lut.problem import ATTENTION, BATCHED, DOMAINS, DTYPES, GEMMS, GROUPED, LAYOUTS, OP_SIZES, OPS, Problem
 from diode_lut.settings import config
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.format import canonical_order, key_text
 from diode_lut.table.row import KEY_FIELDS
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, BASELINES, TEMPLATES, Config, baseline
 
 __all__ = ["AskedProblem", "Side", "as_data", "as_page"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from diode_lut.errors import TableError
 from diode_lut.files import has_more_values
+from diode_lut.hardware import Architecture, architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
 from diode_lut.table.format import canonical_bytes
@@ -19,7 +20,6 @@ from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, un
 from diode_lut.table.read import RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
 from diode_lut.table.row import Entry, is_point
 from diode_lut.table.table import Table
-from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
 

@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
+from diode_lut.hardware import Architecture
 from diode_lut.problem import ATTENTION, GENERATED, GROUPED, ITEMSIZES, MATMULS, ROW_BYTES, Problem, contiguous_align
-from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.flex_attention import (
     TRITON_FLEX_ATTENTION,
     TRITON_FLEX_ATTENTION_BACKWARD,
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE
-from diode_lut.templates.library import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY
-from diode_lut.templates.template import PAD, Template, Tiles
+from diode_lut.templates.template import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY, PAD, Template, Tiles
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
 TEMPLATES: dict[str, Template] = {

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
-from diode_lut.templates.architecture import Architecture
 from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template
 
 BLOCKS = (16, 32, 64, 128)

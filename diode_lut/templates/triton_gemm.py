@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Architecture, Hardware, architecture
 from diode_lut.problem import (
     FLOAT8,
     GROUPED,
@@ -18,7 +18,6 @@ from diode_lut.problem import (
     least_itemsize,
     letters,
 )
-from diode_lut.templates.architecture import Architecture, architecture
 from diode_lut.templates.template import (
     BLOCKS,
     BLOCKS_K_OF_BYTES,

@@ -24,8 +24,8 @@ from diode_lut.distill.training import (
     losses_of,
     train_student,
 )
+from diode_lut.hardware import architecture
 from diode_lut.model.features import families
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN
 from tests.distill import synthetic
 from tests.distill.synthetic import CONFIGS

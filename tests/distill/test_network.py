@@ -7,9 +7,9 @@ import torch
 
 from diode_lut.distill.examples import Space, examples_of
 from diode_lut.distill.training import HIDDEN, Network, Scale, answers, layers_of
+from diode_lut.hardware import architecture
 from diode_lut.model.features import families, family_of
 from diode_lut.model.ranking import Scorer
-from diode_lut.templates.architecture import architecture
 from tests.distill.synthetic import CONFIGS, problems
 from tests.model.small import BATCHED, BMM, CANDIDATES, H200
 

@@ -6,10 +6,10 @@ import math
 
 from diode_lut.distill.examples import Space, Target, choose, draw_problems
 from diode_lut.distill.training import TrainingPlan, train_student
+from diode_lut.hardware import architecture
 from diode_lut.model import kinds_of
 from diode_lut.model.features import families
 from diode_lut.problem import Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN
 from tests.distill.synthetic import CONFIGS, time
 from tests.model.small import H200

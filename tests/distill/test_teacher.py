@@ -9,8 +9,8 @@ from torch.nn.utils import parameters_to_vector
 from diode_lut.dataset import read_dataset
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, choose, examples_of, targets_of
 from diode_lut.distill.training import MEMBERS, Scale, Teacher, TrainingPlan, answers, losses_of, train_teacher
+from diode_lut.hardware import architecture
 from diode_lut.model.features import families
-from diode_lut.templates.architecture import architecture
 from tests.distill.synthetic import write
 from tests.model.small import H200
 

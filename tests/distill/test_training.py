@@ -9,8 +9,8 @@ from torch import Tensor
 
 from diode_lut.distill.examples import Examples, Space, examples_of
 from diode_lut.distill.training import Network, Scale, Training, TrainingPlan, train
+from diode_lut.hardware import architecture
 from diode_lut.model.features import families
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN
 from tests.distill.synthetic import CONFIGS, problems
 from tests.model.small import H200

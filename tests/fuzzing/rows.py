@@ -8,8 +8,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+from diode_lut.hardware import architecture
 from diode_lut.problem import ALIGNS, DTYPES, EPILOGUES, LAYOUTS, OPS
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import TEMPLATES, Config
 from diode_lut.templates.template import PAD, accumulator_registers
 from diode_lut.templates.triton_gemm import TritonGemm

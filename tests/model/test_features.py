@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.hardware import architecture
 from diode_lut.model.features import (
     CONFIG_FEATURES,
     JOINT_FEATURES,
@@ -21,7 +22,6 @@ from diode_lut.model.features import (
     problem_features,
 )
 from diode_lut.problem import EPILOGUES, Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, Config
 from tests.model.small import CANDIDATES, LARGE, MM, SMALL
 

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diode_lut.hardware import architecture
 from diode_lut.measure.problems import random_problems
 from diode_lut.model.features import Candidates, Floats
 from diode_lut.model.ranking import MAX_WEIGHT, Scorer, Weights, _product, _rounded
-from diode_lut.templates.architecture import architecture
 from tests.model.small import CANDIDATES, weights
 
 FIRST, SECOND = 96, 64

@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, Candidates
 from diode_lut.model.ranking import MAX_RANKED, MAX_WEIGHT, Calibration, Model, Weights
 from diode_lut.problem import Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import ATEN, Config
 from tests.model.small import BATCHED, BMM, CANDIDATES, CUT, KINDS, LARGE, MM, SMALL, model, weights
 

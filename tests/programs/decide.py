@@ -16,8 +16,7 @@ from torch._inductor import config as inductor_config
 import diode_lut
 from diode_lut.decide.catalog import find_hardware
 from diode_lut.decide.choosers import registered
-from diode_lut.decide.decide import decide
-from diode_lut.decide.dynamic import Axis
+from diode_lut.decide.decide import Axis, decide
 from diode_lut.measure.problems import random_problems
 from diode_lut.snapshot import Snapshot, sources_for
 

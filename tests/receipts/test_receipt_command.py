@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diode_lut.errors import CollectError, ReceiptError
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
 from diode_lut.receipts import (
@@ -27,7 +27,6 @@ from diode_lut.receipts import (
     receipt_bytes,
 )
 from diode_lut.receipts.summary import losses
-from diode_lut.templates.architecture import roofline_ns
 from tests.commands import call
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132)

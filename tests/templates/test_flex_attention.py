@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import diode_lut
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.problem import Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import DEFAULT, Config, baseline
 from diode_lut.templates.flex_attention import (
     TRITON_FLEX_ATTENTION,

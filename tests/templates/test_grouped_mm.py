@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, architecture
 from diode_lut.problem import Problem
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.triton_gemm import TRITON_GROUPED_MM
 
 PROBLEM = Problem.of("grouped_mm", 64, 4096, 4096, dtype="bfloat16", layout="nt", b=8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diode_lut.errors import ProblemError
+from diode_lut.hardware import architecture
 from diode_lut.problem import MATMULS
-from diode_lut.templates.architecture import architecture
 from diode_lut.templates.config import TEMPLATES, pointer_gemm, templates_for
 from tests.fake_cuda import H200
 

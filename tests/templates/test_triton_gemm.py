@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from diode_lut.templates.architecture import architecture
+from diode_lut.hardware import architecture
 from diode_lut.templates.template import Tiles, accumulator_registers, registers
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_MM, TRITON_MM_PERSISTENT_TMA, TritonGemm
 
