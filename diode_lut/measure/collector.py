@@ -19,7 +19,7 @@ from diode_lut.errors import CollectError, DeviceLostError, install_command, pri
 from diode_lut.hardware import slug
 from diode_lut.measure.methods import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
 from diode_lut.measure.tasks import Crash, Outcome, Shard, Task, Watch, make_shards
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
 from diode_lut.templates.config import baseline
@@ -170,7 +170,9 @@ def _outcomes(
 ) -> Generator[Outcome]:
     present = {record.problem for record in _records(dataset, stage)}
     yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
-    missing = [task for task in tasks if task.problem not in present]
+    missing = [task for task in tasks if task.problem not in present and task.problem.op not in GENERATED]
+    for problem in (task.problem for task in tasks if task.problem.op in GENERATED):
+        yield Outcome(problem, "skipped", reason="its code is of a program: tools/bench_generated.py measures both")
     for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):
         with signals_held():
             reason = doubt(outcome.record, dataset.header.hardware) if outcome.record is not None else ""
