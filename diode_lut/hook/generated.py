@@ -98,9 +98,13 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
         return Problem.generated("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
     if "y" not in tiling:
         return Problem.generated("pointwise", "flat", x=size(features.numel))
+    return Problem.generated("pointwise", variant_of_tiles(scores), x=size(tiling["x"]), y=size(tiling["y"]))
+
+
+def variant_of_tiles(scores: Mapping[str, Any]) -> str:
+    """Return the variant of a tiled kernel by Inductor's scores."""
     x, y = (scores.get(name, 0) for name in "xy")
-    variant = "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
-    return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]))
+    return "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
 
 
 def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:

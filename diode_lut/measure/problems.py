@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -228,6 +228,36 @@ def problem_of(fields: Any, where: str) -> Problem:
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
+
+
+class RecordedKernel(NamedTuple):
+    """A kernel that Inductor generated for a program.
+
+    An argument is a number, or the dtype, shape and strides of a tensor.
+    """
+
+    problem: Problem
+    source: str
+    arguments: tuple[Any, ...]
+
+
+def read_kernels(directory: Path) -> list[RecordedKernel]:
+    """Return the kernels that ``tune`` recorded in a directory, one for each problem, with the largest tensors.
+
+    CollectError if a file there is not such a record.
+    """
+    found: dict[Problem, tuple[int, RecordedKernel]] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            fields = orjson.loads(path.read_bytes())
+            source, arguments = fields["source"], tuple(fields["arguments"])
+            kernel = RecordedKernel(problem_of(fields, str(path)), source, arguments)
+            elements = sum(math.prod(each[1]) for each in kernel.arguments if isinstance(each, list))
+        except (orjson.JSONDecodeError, KeyError, TypeError, IndexError) as error:
+            raise CollectError(f"{path}: is not a kernel that tune recorded: remove it") from error
+        if kernel.problem not in found or elements > found[kernel.problem][0]:
+            found[kernel.problem] = elements, kernel
+    return [kernel for _, kernel in found.values()]
 
 
 def _kind(value: Any) -> str:

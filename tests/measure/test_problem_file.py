@@ -15,7 +15,7 @@ from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_
 from diode_lut.errors import CollectError
 from diode_lut.hardware import Hardware
 from diode_lut.measure.methods import SETS
-from diode_lut.measure.problems import BLOCK, SETS_DIRECTORY, problem_set, read_problems
+from diode_lut.measure.problems import BLOCK, SETS_DIRECTORY, problem_set, read_kernels, read_problems
 from diode_lut.measure.tasks import KernelFamily
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MASKS, Modifications, Problem
 from diode_lut.table import Candidate, Entry, Table, write_table
@@ -231,6 +231,19 @@ def test_generated_kernels_in_a_problem_file(tmp_path: Path) -> None:
         "pointwise flat x 64",
     ]
     assert read_problems(write(tmp_path / "again.json", [each.to_json() for each in problems])) == problems
+
+
+def test_recorded_kernels(tmp_path: Path) -> None:
+    """Of kernels with the same problem the one with the largest tensors counts; another file is named."""
+    fields = {"op": "reduction", "variant": "inner", "X": 8, "R": 4}
+    for name, shape in (("a", [8]), ("b", [8, 4]), ("c", [4])):
+        arguments = [["float32", shape, [1] * len(shape)], 8, 4]
+        write(tmp_path / f"{name}.json", {**fields, "source": name, "arguments": arguments})
+    (kernel,) = read_kernels(tmp_path)
+    assert (str(kernel.problem), kernel.source) == ("reduction inner x 8 r 4", "b")
+    write(tmp_path / "d.json", fields)
+    with pytest.raises(CollectError, match=r"d\.json: is not a kernel that tune recorded: remove it"):
+        read_kernels(tmp_path)
 
 
 def test_dataset_is_a_problem_file(tmp_path: Path) -> None:
