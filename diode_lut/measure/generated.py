@@ -89,7 +89,7 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
     return Record(problem, (*timings, *failures), "final")
 
 
-def loaded(path: Path | str) -> CachingAutotuner:
+def loaded(path: Path | str) -> Any:
     """Return the kernel in a file, with the configs that Inductor tries, none of them compiled."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None
@@ -117,7 +117,7 @@ def made_arguments(described: Sequence[Any], device: str) -> tuple[list[torch.Te
 
 
 def _configs(
-    problem: Problem, autotuner: CachingAutotuner, source: str, device: str
+    problem: Problem, autotuner: Any, source: str, device: str
 ) -> Iterator[tuple[Config, triton.Config]]:
     """Yield each of Inductor's configs that tables can name, then those to try besides, by our and Triton's names."""
     template = FORMS[autotuner.heuristic_type.name]
