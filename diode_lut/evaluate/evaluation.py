@@ -204,9 +204,9 @@ def evaluate(
     """Evaluate the source's first config on every problem of the records.
 
     Timings are combined as in ``build``. A miss counts as Inductor's choice then, ``aten``, or ``default`` for
-    attention and generated kernels. ``against`` is the baseline of gains: ReferenceKernels, or a config, written like ``str(config)``, where
-    ``aten`` stands for ``default``, too. DatasetError if no timing was successful, or if the baseline was measured on
-    no problem.
+    attention and generated kernels. ``against`` is the baseline of gains: ReferenceKernels, or a config, written like
+    ``str(config)``, where ``aten`` stands for ``default``, too. DatasetError if no timing was successful, or if the
+    baseline was measured on no problem.
     """
     return evaluate_on(source, measurements_of(records), against, threshold)
 

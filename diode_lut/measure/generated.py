@@ -116,9 +116,7 @@ def made_arguments(described: Sequence[Any], device: str) -> tuple[list[torch.Te
     return memory, arguments
 
 
-def _configs(
-    problem: Problem, autotuner: Any, source: str, device: str
-) -> Iterator[tuple[Config, triton.Config]]:
+def _configs(problem: Problem, autotuner: Any, source: str, device: str) -> Iterator[tuple[Config, triton.Config]]:
     """Yield each of Inductor's configs that tables can name, then those to try besides, by our and Triton's names."""
     template = FORMS[autotuner.heuristic_type.name]
     names, blocks = KWARGS[template], set(autotuner.configs[0].kwargs)
