@@ -2,8 +2,7 @@
 
 Models seldom share such kernels, so rows are made for ranges of sizes. The problems of a variant are divided at a power
 of two, where this saves most time, again and again until no division saves enough. The ranges of the parts cover all
-sizes, so there is no miss. A single problem on which another config is clearly faster has a row of its own, and each of
-fewer than LEAST_PROBLEMS.
+sizes, so there is no miss. A single problem on which another config is clearly faster has a row of its own.
 """
 
 from __future__ import annotations
@@ -107,8 +106,6 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in OP_SIZES[first.op]}
     measured = _Kernels(sizes, configs, losses)
     rows: list[Entry] = []
-    if len(set(problems)) < LEAST_PROBLEMS:  # which say nothing about other sizes
-        return list(_exact(problems, measured, gains, np.arange(len(problems))))
     for part in _divided(measured, _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))):
         chosen = list(_chosen(measured, part.numbers))
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
@@ -125,19 +122,15 @@ def _row(problem: Problem, candidates: tuple[Candidate, ...], problems: int) -> 
 
 
 def _exact(
-    problems: Sequence[Problem],
-    measured: _Kernels,
-    gains: Losses,
-    numbers: npt.NDArray[np.intp],
-    chosen: int | None = None,
+    problems: Sequence[Problem], measured: _Kernels, gains: Losses, numbers: npt.NDArray[np.intp], chosen: int
 ) -> Iterator[Entry]:
-    """Yield rows for single problems of a part, with ``chosen`` those on which another config is clearly faster."""
+    """Yield rows for single problems of a part on which another config is clearly faster than the part's config."""
     by_problem: dict[Problem, list[int]] = {}
     for number in numbers.tolist():
         by_problem.setdefault(problems[number], []).append(number)
     for problem, own in by_problem.items():
         means = _means(measured.losses[own], share=0)
-        if chosen is None or means[chosen] - means.min() > CLEARLY_FASTER:
+        if means[chosen] - means.min() > CLEARLY_FASTER:
             sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes}
             by_template: dict[str, int] = {}  # the best of each: a kernel with several reductions keeps its form
             for place in np.argsort(means, kind="stable")[: int(np.isfinite(means).sum())].tolist():

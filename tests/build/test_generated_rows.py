@@ -28,17 +28,6 @@ def test_sizes_are_divided_where_it_pays() -> None:
     assert Index([below, above]).find(kernel(1, 1)) == below
 
 
-def test_few_problems_say_nothing_about_other_sizes() -> None:
-    """Of three problems each has a row of its own, with the best config of each form."""
-    problems = [kernel(1024, r) for r in (100, 200, 300)]
-    times = [{DEFAULT: 2.0, SHORT: 1.0, KEPT: 1.5} for _ in problems]
-    rows = kernel_rows(problems, times)
-    assert [(row.x, row.r, row.configs) for row in rows] == [
-        ((1024, 1024), (r, r), (SHORT, KEPT)) for r in (100, 200, 300)
-    ]
-    assert rows[0].best.gain_permille == 2000
-
-
 def test_a_problem_with_another_best_config_has_its_own_row() -> None:
     """The row has the best config of each form, because a kernel with several reductions keeps its form."""
     problems = [kernel(1024, 100 + number) for number in range(7)]
