@@ -92,3 +92,5 @@ if autoregister():
     when_imported("torch._inductor.config", "diode_lut.hook.patches:install")
 if "_DIODE_LUT_PROBE" in os.environ:  # `diode-lut compare` has started this program
     when_imported("torch._inductor.config", "diode_lut.hook.patches:install_probe")
+if "_DIODE_LUT_KERNELS" in os.environ:  # `diode-lut tune` has started it
+    when_imported("torch._inductor.config", "diode_lut.hook.patches:install_recording")

@@ -207,9 +207,9 @@ def evaluate(
     """Evaluate the source's first config on every problem of the timings.
 
     Records are combined as in ``build``. For several sources, give Measurements, which are combined already. A miss
-    counts as Inductor's choice then, ``aten``, or ``default`` for attention. ``against`` is the baseline of gains:
-    ReferenceKernels, or a config, written like ``str(config)``, where ``aten`` stands for ``default``, too.
-    DatasetError if no timing was successful, or if the baseline was measured on no problem.
+    counts as Inductor's choice then, ``aten``, or ``default`` for attention and generated kernels. ``against`` is the
+    baseline of gains: ReferenceKernels, or a config, written like ``str(config)``, where ``aten`` stands for
+    ``default``, too. DatasetError if no timing was successful, or if the baseline was measured on no problem.
     """
     measurements = timings if isinstance(timings, Measurements) else measurements_of(timings)
     if isinstance(against, ReferenceKernels):

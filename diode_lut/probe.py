@@ -23,6 +23,9 @@ VARIABLE = "_DIODE_LUT_PROBE"
 """The environment variable with the directory, after TRACED for traced runs."""
 TRACED = "trace:"
 
+RECORDING = "_DIODE_LUT_KERNELS"
+"""The environment variable with the directory of generated kernels, in programs whose kernels ``tune`` records."""
+
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
 """How names begin, in a trace, of a graph's first call, with its tuning of kernels, and of later calls.
 

@@ -303,6 +303,34 @@ class TestExplain:
         assert f"user: {path}:" in result.stdout
         assert "triton_mm 128x128x64 g8 s4 w8 (1.063 times as fast as aten)" in result.stdout
 
+    def test_generated_kernel(self, tmp_path: Path) -> None:
+        """A generated kernel is a variant with sizes of its own; without a row for them the exit code is 1."""
+        path = tmp_path / "table.json"
+        config = {"template": "looped_reduction", "block_x": 1, "block_r": 512, "num_warps": 2}
+        row = {"op": "reduction", "variant": "inner", "x": [1, 64], "configs": [config]}
+        hardware = {"name": "Mine", "arch": "sm_90", "sm_count": 100}
+        path.write_text(json.dumps({"schema_version": 2, "hardware": hardware, "entries": [row]}))
+        command = (
+            "explain",
+            "reduction",
+            "--variant",
+            "inner",
+            "--r",
+            384,
+            "--hardware",
+            "mine",
+            "--table",
+            path,
+            "--x",
+        )
+        result = call(*command, 64)
+        assert (result.exit_code, result.stdout.splitlines()[0]) == (
+            0,
+            "reduction inner x 64 r 384 on Mine (sm_90, 100 SMs)",
+        )
+        assert "looped_reduction x1r512 w2" in result.stdout
+        assert call(*command, 65).exit_code == 1
+
     def test_miss(self, table_file: Write) -> None:
         """A miss prints the steps, and exits with 1."""
         path = table_file("mine.json", ROW)

@@ -1,25 +1,34 @@
 """Says what the times of generated kernels tell: about whole programs, other forms of a kernel, and short searches.
 
-``python tools/describe_generated.py`` reads the same file as score_generated.py.
+``python tools/describe_generated.py`` reads the same file as score_generated.py. With ``--write`` it makes the file of
+the configs that ``tune`` tries for a generated kernel.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections import defaultdict
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from score_generated import DATA, Data, computed
+from score_generated import DATA, Data, computed, configs_of
 
 
 def main() -> None:
     """Print all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
-    data = Data(parser.parse_args().data)
+    parser.add_argument("--write", type=Path, help="the file of configs to try")
+    options = parser.parse_args()
+    data = Data(options.data)
+    if options.write:
+        chosen = searches(data)
+        lines = (f"  {json.dumps(key)}: {json.dumps(chosen[key])}" for key in sorted(chosen))
+        options.write.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        return
     predictions(data)
     forms(data)
     searches(data)
@@ -79,20 +88,24 @@ def forms(data: Data) -> None:
         print(f"{name:24} {len(values)}: below 0.97 for {many}, least {min(values):.2f}, better of both {both:.3f}")
 
 
-def searches(data: Data) -> None:
-    """Print what few configs reach that are chosen together for a form and r."""
+def searches(data: Data) -> dict[str, list[dict[str, int]]]:
+    """Print what few configs reach that are chosen together for a form and r; return them, the most useful first."""
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, record in enumerate(data.kernels):
         form = record["kind"] if record["kind"] != "pointwise" or len(record["blocks"]) == 1 else "tiled"
         groups[form, record["hint"] in ("INNER", None), min(record["hints"].get("r0_", 1), 1 << 14)].append(number)
     reached: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
-    for (form, *_), rows in groups.items():
-        names = {
-            name
-            for row in rows
-            for name in data.names[row]
-            if sum(name in data.names[each] for each in rows) * 2 > len(rows)
-        }
+    chosen: dict[str, list[dict[str, int]]] = {}
+    for (form, inner, r), rows in groups.items():
+        kind = {"pointwise": "flat", "tiled": "tiled"}.get(form, "inner" if inner else "outer")
+        names = sorted(
+            {
+                name
+                for row in rows
+                for name in data.names[row]
+                if sum(name in data.names[each] for each in rows) * 2 > len(rows)
+            }
+        )
         losses = np.array(
             [
                 [dict(zip(data.names[row], data.loss[row], strict=False)).get(name, 1.0) for name in names]
@@ -102,13 +115,17 @@ def searches(data: Data) -> None:
         best, weights, means = np.minimum(data.loss[rows, 0], 1.0), data.weight[rows], []
         for _ in range(8 if len(rows) >= 20 else 0):
             added = np.minimum(best[:, None], losses)
-            best = added[:, np.argmin(weights @ added)]
+            next_best = int(np.argmin(weights @ added))
+            best = added[:, next_best]
+            config = configs_of({**data.kernels[rows[0]], "configs": [names[next_best]]})[0].to_json()
+            chosen.setdefault(f"{config.pop('template')} {kind} {r}", []).append(config)
             means.append(float(np.average(best, weights=weights)))
         reached[form] += [(len(rows), means)] if means else []
     for form, parts in reached.items():
         counts, each = zip(*parts, strict=True)
         total = np.exp(np.average(np.array(each), axis=0, weights=counts))
         print(f"{form:12} Inductor's first and 1, 2, 4, 8 more: {total[[0, 1, 3, 7]].round(4)}")
+    return chosen
 
 
 if __name__ == "__main__":

@@ -98,8 +98,9 @@ def evaluate_command(
     """Compare a table's choices with the best measured kernels.
 
     It shows the gain over aten and the regret of the first choice for each problem in the datasets. A miss counts as
-    aten. For attention, default stands for aten. With --model or --chooser it evaluates a model or a function instead.
-    A model misses a problem if its answer is below both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
+    aten. For attention and generated kernels, default, which is what Inductor would try first, stands for aten. With
+    --model or --chooser it evaluates a model or a function instead. A model misses a problem if its answer is below
+    both DIODE_LUT_CONFIDENCE_THRESHOLD and DIODE_LUT_GAIN_THRESHOLD.
     """
     from rich.console import Console
 
@@ -252,8 +253,9 @@ def report_command(
 ) -> int:
     """Write an HTML page of the coverage and the gains of a table.
 
-    The page shows which sizes each row covers, which template wins, and the gain over aten. With datasets it also shows
-    each measured problem and the regret of its answer. The page needs no network.
+    The page shows which sizes each row covers, which template wins, and the gain over aten, for attention
+    and generated kernels over what Inductor would try first. With datasets it also shows each measured problem and the
+    regret of its answer. The page needs no network.
     """
     from diode_lut.build.measurements import measurements_of
     from diode_lut.decide.catalog import is_model, open_model, open_table

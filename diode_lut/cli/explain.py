@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -31,10 +32,12 @@ from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
+    GENERATED,
     GROUPED,
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
+    OF_KERNELS,
     OP_SIZES,
     SCALED,
     Problem,
@@ -61,6 +64,10 @@ def _axis(text: str) -> Axis:
     if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
         raise click.BadParameter(f"{text!r} is not a size and its range, such as m=1:8192, or m=1: without an end")
     return Axis((found[1],), low, high)
+
+
+_GENERAL = ("hardware", "table", "chooser", "form")
+"""The parameters that say nothing about a problem."""
 
 
 @click.command("explain")
@@ -103,11 +110,17 @@ def _axis(text: str) -> Axis:
     metavar="VARIANT",
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
-    "causal or computed-score-captured.",
+    "causal or computed-score-captured. Of a generated kernel: how it reads, such as inner or tiled-x.",
 )
 @click.option("--heads", "h", type=SIZE, default=1, help="Query heads of attention.")
 @click.option("--group", "g", type=SIZE, default=1, help="Those that share keys and values.")
 @click.option("--value-dim", "v", type=SIZE, help="Head dimension of attention's values.  [default: K]")
+@click.option("--x", type=SIZE, help="Elements that a generated kernel writes, or in a row of a tiled one.")
+@click.option("--y", type=SIZE, help="Rows of a tiled pointwise kernel.")
+@click.option("--r", type=SIZE, help="Elements that a reduction reduces to one.")
+@click.option(
+    "--loads", type=SIZE, help="Elements that a pointwise kernel reads for each that it writes.  [default: 1]"
+)
 @click.option(
     "--dynamic",
     type=_axis,
@@ -152,6 +165,10 @@ def explain_command(
     h: int,
     g: int,
     v: int | None,
+    x: int | None,
+    y: int | None,
+    r: int | None,
+    loads: int | None,
     dynamic: tuple[Axis, ...],
     hardware: str | None,
     table: Typed | None,
@@ -163,8 +180,9 @@ def explain_command(
 
     OP is an op of the table format: mm or another that multiplies an M x K and a K x N matrix; grouped_mm, with M rows
     in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys of K
-    elements. The output names the configs, the row that answers, the rows that would answer next, and the gain that the
-    model expects. It exits with 1 if neither a table nor a model answers.
+    elements. A kernel that Inductor generates is pointwise or reduction, with --variant and --x, --y or --r. The output
+    names the configs, the row that answers, the rows that would answer next, and the gain that the model expects. It
+    exits with 1 if neither a table nor a model answers.
     """
     from diode_lut import api
     from diode_lut.decide.catalog import TableFile, open_file, open_table
@@ -177,13 +195,7 @@ def explain_command(
     else:
         device = None if hardware is None else hardware_of(hardware)
     if problem_file is not None:
-        context = click.get_current_context()
-        general = ("problem_file", "hardware", "table", "chooser", "inputs", "form")
-        for parameter in context.command.params:
-            name = str(parameter.name)
-            if name not in general and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-                given = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
-                raise click.UsageError(f"--problems: its problems have all their fields: leave out {given}")
+        _require_only(("problem_file",), "--problems: its problems have all their fields")
         problems = problems_of(problem_file, None)
         with _registered(chooser):
             explanations = [api.explanation(each, hardware=device, first=first) for each in problems]
@@ -194,6 +206,19 @@ def explain_command(
             for each in explanations:
                 say(str(each))
         return 0 if all(each.decision.configs for each in explanations) else 1
+    given = {name: size for name, size in zip(OF_KERNELS, (x, y, r, loads), strict=True) if size is not None}
+    if op in GENERATED:
+        _require_only(("op", "variant", *OF_KERNELS), f"{op} has --variant and --{' --'.join(OP_SIZES[op])} alone")
+        for name in OP_SIZES[op]:
+            if name not in given and name != "loads" and not (name == "y" and variant == "flat"):
+                raise click.UsageError(f"Missing option '--{name}' ({op} has the sizes {' and '.join(OP_SIZES[op])}).")
+        problem = Problem.generated(op, variant or NO_VARIANT, **given)
+        with _registered(chooser):
+            explanation = api.explanation(problem, hardware=device, first=first)
+        say(as_json(explanation.as_dict()) if form == "json" else str(explanation))
+        return 0 if explanation.decision.configs else 1
+    for name in given:
+        raise click.UsageError(f"--{name}: {op or 'OP'} has no size {name}; only {' and '.join(GENERATED)} may have")
     if op is None or m is None or n is None or k is None:
         missing = next(name for name, value in (("OP", op), ("M", m), ("N", n), ("K", k)) if value is None)
         raise click.UsageError(f"Missing argument '{missing}' (OP M N K are one problem; --problems FILE has many).")
@@ -262,6 +287,17 @@ def _timed(explanations: list[Explanation], inputs: tuple[Typed, ...]) -> list[E
     for problem in wanted - times.keys() if inputs else ():
         say(f"note: {problem}: the datasets have no time of it", err=True)
     return [each._replace(times=times.get(each.decision.problem, {})) for each in explanations]
+
+
+def _require_only(names: Sequence[str], reason: str) -> None:
+    """UsageError, with a reason, if the command line says more about a problem than these parameters."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name in (*names, *_GENERAL) or context.get_parameter_source(name) != ParameterSource.COMMANDLINE:
+            continue
+        given = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+        raise click.UsageError(f"{reason}: leave out {given}")
 
 
 def _registered(chooser: str | None) -> AbstractContextManager[object]:

@@ -42,6 +42,7 @@ from diode_lut.process import interrupt_on_signals
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.measure.collector import Pass
+    from diode_lut.problem import Problem
 
 
 @click.command("collect")
@@ -53,6 +54,13 @@ if TYPE_CHECKING:
     help=f"A shipped set ({', '.join(SETS)}), the most useful problems first; or a file: a JSON list of "
     '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
     "receipt, whose misses on devices like this one are measured.",
+)
+@click.option(
+    "--kernels",
+    "kernel_directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Measure the generated kernels in this directory, where `tune` recorded them, besides problems, if any.",
 )
 @click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
@@ -120,6 +128,7 @@ def collect_command(
     context: click.Context,
     /,
     problem_file: Typed | None,
+    kernel_directory: Path | None,
     count: int | None,
     path: Path,
     method: str | None,
@@ -135,8 +144,9 @@ def collect_command(
     Each problem is on disk as soon as it is measured. After Ctrl-C or a crash, run the same command again. The tensors
     of a random problem take at most 2 GiB together.
     """
-    if (problem_file is None) == (count is None):
+    if (problem_file is None) == (count is None) and (problem_file or kernel_directory is None):
         raise click.UsageError("give either --problems or --random")
+    problems: list[Problem] = []
     if count is not None:
         from diode_lut.measure.problems import random_problems
 
@@ -150,8 +160,12 @@ def collect_command(
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
+    from diode_lut.measure.problems import read_kernels
     from diode_lut.table.read import read_bytes, table_of
 
+    kernels = read_kernels(kernel_directory) if kernel_directory else []
+    if kernel_directory and not kernels:
+        raise CollectError(f"{kernel_directory}: no kernel is recorded there (`diode-lut tune` records a program's)")
     passes = collect(
         problems,
         path,
@@ -161,6 +175,7 @@ def collect_command(
         scheduler=scheduler,
         budget_s=math.inf if budget is None else budget * 60,
         table=None if table_file is None else table_of(table_file.path, table_file.read(read_bytes)),
+        kernels=kernels,
     )
     tallies: list[Counter[str]] = []
     try:

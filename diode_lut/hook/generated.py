@@ -95,9 +95,7 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
         return min(max(hint(number), 1), MAX_SIZE)
 
     if features.is_reduction():
-        variant = features.get_reduction_hint(scores or None).name.lower()
-        if variant == "default" and scores.get("r0_", 0):
-            variant = "mixed"
+        variant = variant_of_reduction(features.get_reduction_hint(scores or None), scores)
         return Problem.generated("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
     nodes = [node.read_writes for node in features.scheduler_nodes()]
     written = {write.name for node in nodes for write in node.writes}
@@ -105,9 +103,19 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
     loads = max(sum(name not in written for name, _ in reads), 1)
     if "y" not in tiling:
         return Problem.generated("pointwise", "flat", x=size(features.numel), loads=loads)
-    x, y = (scores.get(name, 0) for name in "xy")
-    variant = "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
+    variant = variant_of_tiles(scores)
     return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
+
+
+def variant_of_reduction(hint: Any, scores: Mapping[str, Any]) -> str:
+    """Return the variant of a reduction by Inductor's hint and scores."""
+    return "mixed" if hint.name == "DEFAULT" and scores.get("r0_") else str(hint.name.lower())
+
+
+def variant_of_tiles(scores: Mapping[str, Any]) -> str:
+    """Return the variant of a tiled kernel by Inductor's scores."""
+    x, y = (scores.get(name, 0) for name in "xy")
+    return "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
 
 
 def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:

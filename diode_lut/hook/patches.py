@@ -23,9 +23,9 @@ from diode_lut.process import in_forked_children, when_imported
 
 Undo = Callable[[], object]
 
-ALWAYS, TRACING, MEASURING, SERVING = "always", "tracing", "measuring", "serving"
-"""When patches are in place: in programs with the hook, in those ``compare`` traces, while this package measures
-Inductor's own choices, and in vLLM."""
+ALWAYS, TRACING, RECORDING, MEASURING, SERVING = "always", "tracing", "recording", "measuring", "serving"
+"""When patches are in place: in programs with the hook, in those ``compare`` traces, in those ``tune`` runs, while this
+package measures Inductor's own choices, and in vLLM."""
 
 
 class Patch(NamedTuple):
@@ -188,6 +188,11 @@ PATCHES = (
         TRACING,
     ),
     Patch(
+        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", "diode_lut.hook.launches:run_kernel"),
+        "nothing tells which kernels a program launches, and with what arguments",
+        RECORDING,
+    ),
+    Patch(
         *("torch._inductor.select_algorithm", "AlgorithmSelectorCache.benchmark_choices", ""),
         "Inductor benchmarks each choice once, which on a CPU is not enough",
         MEASURING,
@@ -227,6 +232,11 @@ def install_probe(_config: ModuleType) -> None:
 
     if probe.begin():
         _put_when_imported(TRACING)
+
+
+def install_recording(_config: ModuleType) -> None:
+    """Have this process record generated kernels for ``tune``. Called like ``install``, in programs ``tune`` starts."""
+    _put_when_imported(RECORDING)
 
 
 def install_in_vllm(_compiler_interface: ModuleType) -> None:

@@ -142,6 +142,12 @@ FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_
 KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}
 """By template of a reduction that Inductor generates: whether it is persistent."""
 
+FORMS = {
+    "POINTWISE": "pointwise",
+    **{"PERSISTENT_REDUCTION" if keeps else "REDUCTION": template for template, keeps in KEEPS_R.items()},
+}
+"""The templates of kernels that Inductor generates, by names of HeuristicType; none for those with a fixed config."""
+
 _GENERATED = ("pointwise", *KEEPS_R)
 _GENERATED_KWARGS = {
     "block_x": "XBLOCK",

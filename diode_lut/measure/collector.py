@@ -18,8 +18,9 @@ from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, 
 from diode_lut.errors import CollectError, DeviceLostError, install_command, printable
 from diode_lut.hardware import slug
 from diode_lut.measure.methods import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
+from diode_lut.measure.problems import RecordedKernel
 from diode_lut.measure.tasks import Crash, Outcome, Shard, Task, Watch, make_shards
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
 from diode_lut.templates.config import baseline
@@ -115,6 +116,7 @@ def collect(
     budget_s: float = math.inf,
     table: Table | None = None,
     executor: Executor | None = None,
+    kernels: Sequence[RecordedKernel] = (),
 ) -> Generator[Pass]:
     """Measure problems not yet in the dataset at ``path``. Each pass must be exhausted before the next.
 
@@ -123,7 +125,8 @@ def collect(
     by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers measure. After
     ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a ``table``, only its
     answers and the baseline are timed, at the last stage, without problems that it misses. Method ``autotune`` times
-    Inductor's other choices as well. ``executor`` is already open, and stays open.
+    Inductor's other choices as well. ``kernels`` are measured at stage ``final``. ``executor`` is already
+    open, and stays open.
 
     HardwareError if there is no such device, DatasetError if the file holds timings of other hardware or software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
@@ -148,6 +151,8 @@ def collect(
                     tasks = final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
                 else:
                     tasks = [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
+                if stage == METHODS[setup.method][-1]:
+                    tasks += [Task(kernel.problem, kernel=kernel) for kernel in kernels]
                 with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
 
@@ -170,7 +175,13 @@ def _outcomes(
 ) -> Generator[Outcome]:
     present = {record.problem for record in _records(dataset, stage)}
     yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
-    missing = [task for task in tasks if task.problem not in present]
+    missing = []
+    for task in tasks:
+        if task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
+            reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
+            yield Outcome(task.problem, "skipped", reason=reason)
+        elif task.problem not in present:
+            missing.append(task)
     for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):
         with signals_held():
             reason = doubt(outcome.record, dataset.header.hardware) if outcome.record is not None else ""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -24,10 +24,12 @@ from diode_lut.problem import (
     DOMAINS,
     FLOAT8,
     FLOAT8_UNIT,
+    GENERATED,
     ITEMSIZES,
     LAYOUTS,
     NO_EPILOGUE,
     NO_VARIANT,
+    OF_KERNELS,
     OP_SIZES,
     OPS,
     VARIANTS,
@@ -44,7 +46,7 @@ _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
 
 REQUIRED = ("op", "dtype", "M", "N", "K")
-"""The keys required of a problem."""
+"""The keys required of a problem, but not of a generated kernel."""
 
 BLOCK = 32
 """Number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels."""
@@ -101,9 +103,9 @@ def read_problems(
 
     ``B`` is 1 and ``layout`` is ``nn``, or ``nt`` for scaled_mm and attention, unless given. ``align`` and ``epilogue``
     may be given, too. Without them the operands are packed and nothing follows the GEMM. scaled_mm and attention need a
-    ``variant``. Attention's ``H`` and ``G`` are 1 unless given, and ``V`` is K. Other keys are ignored. CollectError,
-    with file, index and key, if the file is not such a list or a problem cannot exist. torch-diode's shape sets are
-    read as well.
+    ``variant``. Attention's ``H`` and ``G`` are 1 unless given, and ``V`` is K. A generated kernel has ``{"op",
+    "variant", "X"}`` and ``Y`` or ``R`` instead. Other keys are ignored. CollectError, with file, index and key, if the
+    file is not such a list or a problem cannot exist. torch-diode's shape sets are read as well.
 
     A receipt gives its misses, those with the largest loss first. With ``find_hardware``, it gives only the misses on
     devices of the same architecture and SM count as the returned hardware. ReceiptError if the receipt is not valid,
@@ -197,13 +199,20 @@ def problem_of(fields: Any, where: str) -> Problem:
     unread = [name for name in ("b", "batch", "batch_size") if name in fields and "B" not in fields]
     if unread:
         raise CollectError(f"{where}.{unread[0]}: not read: the batch is B")
-    missing = [key for key in REQUIRED if key not in fields]
+    op = op_of(fields.get("op", ""))
+    generated = op in GENERATED
+    optional = ("loads", "y" if fields.get("variant") == "flat" else "")
+    sizes_of = [name.upper() for name in OP_SIZES.get(op, ()) if name not in optional]
+    required = ("op", "variant", *sizes_of) if generated else REQUIRED
+    missing = [key for key in required if key not in fields]
     if missing:
         small = "; sizes are in capitals" if missing[0].lower() in fields else ""
-        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(REQUIRED)}{small})")
-    op = op_of(fields["op"])
+        raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(required)}{small})")
     layout = DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
     try:
+        if generated:
+            sizes = {name: fields[name.upper()] for name in OF_KERNELS if name.upper() in fields}
+            return Problem.generated(op, fields["variant"], **sizes)
         return Problem.of(
             fields["op"],
             fields["M"],
@@ -219,6 +228,36 @@ def problem_of(fields: Any, where: str) -> Problem:
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
+
+
+class RecordedKernel(NamedTuple):
+    """A kernel that Inductor generated for a program.
+
+    An argument is a number, or the dtype, shape and strides of a tensor.
+    """
+
+    problem: Problem
+    source: str
+    arguments: tuple[Any, ...]
+
+
+def read_kernels(directory: Path) -> list[RecordedKernel]:
+    """Return the kernels that ``tune`` recorded in a directory, one for each problem, with the largest tensors.
+
+    CollectError if a file there is not such a record.
+    """
+    found: dict[Problem, tuple[int, RecordedKernel]] = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            fields = orjson.loads(path.read_bytes())
+            source, arguments = fields["source"], tuple(fields["arguments"])
+            kernel = RecordedKernel(problem_of(fields, str(path)), source, arguments)
+            elements = sum(math.prod(each[1]) for each in kernel.arguments if isinstance(each, list))
+        except (orjson.JSONDecodeError, KeyError, TypeError, IndexError) as error:
+            raise CollectError(f"{path}: is not a kernel that tune recorded: remove it") from error
+        if kernel.problem not in found or elements > found[kernel.problem][0]:
+            found[kernel.problem] = elements, kernel
+    return [kernel for _, kernel in found.values()]
 
 
 def _kind(value: Any) -> str:

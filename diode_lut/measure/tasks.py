@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.hook.versions import failure_reason
+from diode_lut.measure.problems import RecordedKernel
 from diode_lut.problem import Problem
 from diode_lut.templates.config import Config
 
@@ -32,12 +33,13 @@ class Task(NamedTuple):
     """A problem to measure at a stage.
 
     ``configs`` are the configs to try. If it is empty, the stage chooses. ``failed`` are configs not to be tried again,
-    because each killed a worker.
+    because each killed a worker. ``kernel`` is a generated kernel with this problem.
     """
 
     problem: Problem
     configs: tuple[Config, ...] = ()
     failed: tuple[Timing, ...] = ()
+    kernel: RecordedKernel | None = None
 
     @property
     def remaining(self) -> list[Config]:

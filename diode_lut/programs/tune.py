@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
+from shutil import rmtree
 from typing import NamedTuple
+
+import orjson
 
 from diode_lut.dataset import read_dataset
 from diode_lut.decide.sources import TableSource, shown
@@ -21,13 +24,16 @@ from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
 from diode_lut.evaluate import evaluate
 from diode_lut.files import append, open_to_append, own_directory, own_tables_directory, timings_of
 from diode_lut.hardware import Hardware, slug
-from diode_lut.problem import Problem
+from diode_lut.measure.problems import problem_of
+from diode_lut.probe import RECORDING
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
 from diode_lut.programs.launch import Streams, armed, cold, run_program
 from diode_lut.receipts import Receipt, read_receipt, receipt_bytes
+from diode_lut.receipts.recorder import NO_ANSWER
 from diode_lut.receipts.summary import losses
 from diode_lut.table import read_hardware, read_table
-from diode_lut.templates.config import Config
+from diode_lut.templates.config import ATEN, DEFAULT, Config
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as in shells."""
@@ -68,11 +74,30 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
         try:
             code, stopped = _tune(order, kept, file, tell)
         except DiodeLutError:
-            kept.unlink(missing_ok=True)
+            _forget(kept)
             raise
         if not stopped:
-            kept.unlink(missing_ok=True)
+            _forget(kept)
     return code
+
+
+def _kernels(kept: Path) -> Path:
+    """Return the directory of the generated kernels of the first run, beside its receipt."""
+    return kept.with_suffix(".kernels")
+
+
+def _forget(kept: Path) -> None:
+    kept.unlink(missing_ok=True)
+    rmtree(_kernels(kept), ignore_errors=True)
+
+
+def _unanswered(receipt: Receipt) -> dict[Hardware, set[Problem]]:
+    """Return the generated kernels about which no table and no model had an answer, by hardware."""
+    found = {
+        hardware: {kernel.problem for kernel in device.generated if kernel.reason == NO_ANSWER}
+        for hardware, device in receipt.devices.items()
+    }
+    return {hardware: problems for hardware, problems in found.items() if problems}
 
 
 def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -> tuple[int, bool]:
@@ -82,12 +107,18 @@ def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -
     if receipt is not None:
         tell(f"continues with the misses of the interrupted run, from {shown(kept)}; remove this file to start again")
     else:
-        before = _run(order, DIODE_LUT_STRICT="0")
+        rmtree(_kernels(kept), ignore_errors=True)
+        _kernels(kept).mkdir()
+        before = _run(order, DIODE_LUT_STRICT="0", **{RECORDING: str(_kernels(kept))})
         if before.ended.interrupted or before.ended.code:
             how = "was interrupted" if before.ended.interrupted else f"failed, with exit code {before.ended.code}"
             tell(f"the program {how}: nothing is measured")
             return before.ended.code or INTERRUPTED, False
         receipt = before.receipt
+        wanted = set[Problem]().union(*_unanswered(receipt).values())
+        for path in _kernels(kept).iterdir():
+            if problem_of(orjson.loads(path.read_bytes()), str(path)) not in wanted:
+                path.unlink()
         file.truncate(0)
         append(file, receipt_bytes(receipt))
     code = _measure_all(order, receipt, before, kept, tell)
@@ -98,14 +129,14 @@ def _measure_all(
     order: Order, receipt: Receipt, before: ProgramRun | None, kept: Path, tell: Callable[[str], None]
 ) -> int:
     """Measure, build, and run the program again."""
-    if not losses(receipt):
+    if not losses(receipt) and not _unanswered(receipt):
         asked = any(device.calls for device in receipt.devices.values())
         tell(f"nothing to measure: {'no GEMM was missed' if asked else nothing_asked(receipt)}")
         return before.ended.code if before else 0
     deadline = time.monotonic() + order.budget_s
     built: dict[Hardware, Path] = {}
     for hardware, table in _tables(receipt, order.table).items():
-        code = _measure(order, hardware, table, kept, deadline - time.monotonic(), tell)
+        code = _measure(order, hardware, table, receipt, kept, deadline - time.monotonic(), tell)
         if code >= INTERRUPTED:
             return code
         if code:
@@ -149,7 +180,7 @@ def _interrupted(kept: Path) -> Receipt | None:
 
 def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
     """Return the table to build for each kind of device with misses."""
-    missed = list(dict.fromkeys(loss.hardware for loss in losses(receipt)))
+    missed = list(dict.fromkeys([*(loss.hardware for loss in losses(receipt)), *_unanswered(receipt)]))
     if table is None:
         return {hardware: own_table(hardware) for hardware in missed}
     its = read_hardware(table) if table.exists() else missed[0]
@@ -165,7 +196,13 @@ def own_table(hardware: Hardware) -> Path:
 
 
 def _measure(
-    order: Order, hardware: Hardware, table: Path, receipt: Path, seconds: float, tell: Callable[[str], None]
+    order: Order,
+    hardware: Hardware,
+    table: Path,
+    receipt: Receipt,
+    kept: Path,
+    seconds: float,
+    tell: Callable[[str], None],
 ) -> int:
     """Measure the misses on this device, build the table from all its timings, and return an exit code."""
     timings = timings_of(table)
@@ -174,7 +211,11 @@ def _measure(
     variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
     budget = str(max(seconds / 60, 1e-3))
     device = "cpu" if on_cpu else "cuda"
-    options = ("--problems", receipt, "--out", timings, "--device", device, "--budget", budget)
+    options: list[str | Path] = ["--out", timings, "--device", device, "--budget", budget]
+    if any(loss.hardware.same_arch(hardware) for loss in losses(receipt)):
+        options += ["--problems", kept]
+    if any(_kernels(kept).glob("*.json")):
+        options += ["--kernels", _kernels(kept)]
     collected = _ours(order, variables, "collect", *options)
     code = collected or _ours(order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
     if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
@@ -194,7 +235,7 @@ def _brought(
     order: Order, receipt: Receipt, before: ProgramRun | None, after: ProgramRun, tables: Iterable[Path]
 ) -> Iterator[str]:
     """Yield the table's effect: the answers before and now, the measured times, and the time of the runs."""
-    missed = {loss.problem for loss in losses(receipt)}
+    missed = {loss.problem for loss in losses(receipt)}.union(*_unanswered(receipt).values())
     now = losses(after.receipt)
     yield f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now"
     if now:
@@ -230,20 +271,30 @@ class Gain(NamedTuple):
 
 
 def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
-    """Yield the time that the table saves for the missed GEMMs, as they were measured alone."""
+    """Yield the time that the table saves for what was missed, as it was measured alone."""
     gains = [gain for gain in _gains(table) if gain.problem in missed]
+    kernels = [gain for gain in gains if gain.problem.op in GENERATED]
+    gemms = [gain for gain in gains if gain.problem.op not in GENERATED]
+    if gemms or not kernels:
+        yield from _saved(table, gemms, "missed GEMM", ATEN)
+    if kernels:
+        yield from _saved(table, kernels, "generated kernel", DEFAULT)
+
+
+def _saved(table: Path, gains: Sequence[Gain], what: str, first: Config) -> Iterator[str]:
+    """Yield the time saved over ``first``."""
     faster = sorted((gain for gain in gains if gain.saved_ns > 0), key=lambda gain: -gain.saved_ns)
     if not faster:
-        yield f"{shown(table)}: aten is the fastest kernel measured for {counted(len(gains), 'missed GEMM')}: no gain"
+        yield f"{shown(table)}: {first} is the fastest kernel measured for {counted(len(gains), what)}: no gain"
         return
     whole, saved = (sum(times) for times in zip(*((gain.baseline_ns, gain.saved_ns) for gain in gains), strict=True))
     yield (
-        f"{shown(table)}: for {len(faster)} of {counted(len(gains), 'missed GEMM')} a kernel is faster than aten. Run "
+        f"{shown(table)}: for {len(faster)} of {counted(len(gains), what)} a kernel is faster than {first}. Run "
         f"once each, alone, all take {_us(whole - saved)} instead of {_us(whole)}; in the program they may gain less, "
         "or lose"
     )
     for gain in faster[:_NAMED]:
-        yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.baseline_ns)} with aten"
+        yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.baseline_ns)} with {first}"
 
 
 def _us(ns: float) -> str:

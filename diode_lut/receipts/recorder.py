@@ -178,12 +178,16 @@ def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
             device.unfused[Unfused(problem, reason)] += 1
 
 
+NO_ANSWER = "no table and no model answers"
+"""The reason for which Inductor decides about a generated kernel, if nothing else does."""
+
+
 def generated(decision: Decision, config: Config | None) -> None:
     """Count a generated kernel with a config of a decision, or without one."""
     if config is not None:
         _generated(decision.hardware, GeneratedKernel(decision.problem, *_who(decision), _config(config), ""))
         return
-    reason = f"no config of {decision.where} can run" if decision.configs else "no table and no model answers"
+    reason = f"no config of {decision.where} can run" if decision.configs else NO_ANSWER
     generated_left(decision.problem, decision.hardware, reason)
 
 

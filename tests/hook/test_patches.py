@@ -68,6 +68,10 @@ WHILE_TRACED = """
 assert replaced() == listed("always", "tracing"), replaced() ^ listed("always", "tracing")
 """
 
+WHILE_RECORDED = """
+assert replaced() == listed("always", "recording"), replaced() ^ listed("always", "recording")
+"""
+
 WHILE_MEASURING = """
 from diode_lut.measure.autotune import _Observer
 before = replaced(), registered()
@@ -86,6 +90,12 @@ def test_all_that_is_replaced_is_listed(after_inductor: Forks) -> None:
 def test_all_that_is_replaced_for_traces_is_listed(after_inductor: Forks, tmp_path: Path) -> None:
     """In a program that ``compare`` traces, the patches for that are in place as well."""
     done = after_inductor.run("-c", FOUND + WHILE_TRACED, _DIODE_LUT_PROBE=f"trace:{tmp_path}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_that_is_replaced_for_records_is_listed(after_inductor: Forks, tmp_path: Path) -> None:
+    """In a program whose generated kernels ``tune`` records, the patch for that is in place as well."""
+    done = after_inductor.run("-c", FOUND + WHILE_RECORDED, _DIODE_LUT_KERNELS=str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 

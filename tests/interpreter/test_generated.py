@@ -1,8 +1,9 @@
-"""Generated kernels with fixed configs, on the device on which Triton's interpreter executes kernels."""
+"""Generated kernels with fixed configs, and measured, on the device on which Triton's interpreter executes kernels."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,3 +18,38 @@ def test_generated_kernels_are_right(with_device: Forks, tmp_path: Path) -> None
     for each in found.values():
         assert each["errors"] == pytest.approx([0] * len(each["errors"]), abs=1e-5)
         assert each["kernels"]["fixed_config"] >= 9
+
+
+@pytest.fixture(scope="module")
+def measured(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/collect_generated.py found out in a process of its own."""
+    return found_by(with_device, "collect_generated.py", tmp_path_factory.mktemp("generated"))
+
+
+@pytest.mark.slow
+def test_generated_kernels_are_recorded_and_measured(measured: dict[str, Any]) -> None:
+    """Each of a program is measured, right with every config, and gets a row; no code is in the dataset."""
+    assert measured["skipped"] == {}
+    assert sorted(measured["right"]) == [
+        "pointwise flat x 900",
+        "pointwise tiled-x x 64 y 192",
+        "reduction inner x 1 r 2000",
+        "reduction inner x 21 r 70",
+    ]
+    for configs in measured["right"].values():
+        assert next(iter(configs)) == "default"
+        assert len(configs) >= 6
+        assert set(configs.values()) == {1_000_000}
+    assert measured["rows"] == ["pointwise", "pointwise", "reduction", "reduction"]
+    assert not measured["code"]
+
+
+@pytest.mark.slow
+def test_config_with_another_result_is_refused(measured: dict[str, Any]) -> None:
+    """A kernel whose sum depends on its block: configs with the first's block count, and others do not."""
+    ((problem, configs),) = measured["wrong"].items()
+    assert problem == "reduction inner x 1 r 2000"
+    for config, outcome in configs.items():
+        same = config == "default" or "r2048" in config
+        assert outcome == (1_000_000 if same else "wrong_result")
+    assert "wrong_result" in configs.values()

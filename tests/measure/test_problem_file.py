@@ -15,7 +15,7 @@ from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_
 from diode_lut.errors import CollectError
 from diode_lut.hardware import Hardware
 from diode_lut.measure.methods import SETS
-from diode_lut.measure.problems import BLOCK, SETS_DIRECTORY, problem_set, read_problems
+from diode_lut.measure.problems import BLOCK, SETS_DIRECTORY, problem_set, read_kernels, read_problems
 from diode_lut.measure.tasks import KernelFamily
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MASKS, Modifications, Problem
 from diode_lut.table import Candidate, Entry, Table, write_table
@@ -57,6 +57,11 @@ def test_alignment_is_that_of_packed_operands_unless_given(tmp_path: Path, field
         ([], ": expected a list of problems, found an empty list"),
         ([MM, 7], ": [1]: expected an object with op, dtype, M, N, K, found int"),
         ([MM, {"op": "mm"}], ": [1].dtype: missing (needed: op, dtype, M, N, K)"),
+        (
+            [{"op": "reduction", "variant": "inner", "X": 8, "r": 8}],
+            ": [0].R: missing (needed: op, variant, X, R; sizes",
+        ),
+        ([{"op": "reduction", "variant": "flat", "X": 8, "R": 8}], ": [0].variant: 'flat' is not for reduction"),
         ([{**MM, "dtype": "int4"}], ": [0].dtype: 'int4' is not one of float16, bfloat16, float32, tf32"),
         ([{**MM, "op": ["mm"]}], ": [0].op: ['mm'] is not one of mm, addmm, bmm, baddbmm"),
         ([{**MM, "layout": "NX"}], ": [0].layout: 'nx' is not one of nn, nt, tn, tt"),
@@ -210,6 +215,35 @@ def test_attention_in_a_problem_file(tmp_path: Path) -> None:
     path.write_text(json.dumps([{**fields, "variant": ""}]), encoding="utf-8")
     with pytest.raises(CollectError, match="variant: flex_attention needs one"):
         read_problems(path)
+
+
+def test_generated_kernels_in_a_problem_file(tmp_path: Path) -> None:
+    """They have a variant and their own sizes, of which a flat one has x alone; they are written as they are read."""
+    document = [
+        {"op": "reduction", "variant": "inner", "X": 16384, "R": 384},
+        {"op": "pointwise", "variant": "tiled-x", "X": 64, "Y": 4096},
+        {"op": "pointwise", "variant": "flat", "X": 64},
+    ]
+    problems = read_problems(write(tmp_path / "problems.json", document))
+    assert list(map(str, problems)) == [
+        "reduction inner x 16384 r 384",
+        "pointwise tiled-x x 64 y 4096",
+        "pointwise flat x 64",
+    ]
+    assert read_problems(write(tmp_path / "again.json", [each.to_json() for each in problems])) == problems
+
+
+def test_recorded_kernels(tmp_path: Path) -> None:
+    """Of kernels with the same problem the one with the largest tensors counts; another file is named."""
+    fields = {"op": "reduction", "variant": "inner", "X": 8, "R": 4}
+    for name, shape in (("a", [8]), ("b", [8, 4]), ("c", [4])):
+        arguments = [["float32", shape, [1] * len(shape)], 8, 4]
+        write(tmp_path / f"{name}.json", {**fields, "source": name, "arguments": arguments})
+    (kernel,) = read_kernels(tmp_path)
+    assert (str(kernel.problem), kernel.source) == ("reduction inner x 8 r 4", "b")
+    write(tmp_path / "d.json", fields)
+    with pytest.raises(CollectError, match=r"d\.json: is not a kernel that tune recorded: remove it"):
+        read_kernels(tmp_path)
 
 
 def test_dataset_is_a_problem_file(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ a captured program in CUDA graphs that differ in the configs of its kernels.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import os
@@ -30,6 +29,7 @@ from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from triton import Config
 
+from diode_lut.measure.generated import loaded
 from diode_lut.measure.timing import Bench
 
 KINDS = {
@@ -262,16 +262,6 @@ def _bytes(args: Sequence[Any]) -> int:
         for arg in args
         if isinstance(arg, dict)
     )
-
-
-def loaded(path: Path | str) -> Any:
-    """The autotuner of the kernel in the file ``path``, with the configs that Inductor tries, none of them compiled."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return next(each for each in vars(module).values() if isinstance(each, CachingAutotuner))
 
 
 def others(kind: str, autotuner: Any, source: str) -> list[Config]:
