@@ -18,7 +18,6 @@ import numpy.typing as npt
 from diode_lut.problem import MAX_SIZE, OP_SIZES, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
-from diode_lut.templates.generated import rounded_up
 
 Losses = npt.NDArray[np.float64]
 """By problem and config: the logarithm of time over the best time, NaN if it was not measured."""
@@ -111,9 +110,9 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
         ranges: dict[str, Any] = {}
         for name, (low, high) in part.ranges.items():
-            least, most = int(sizes[name][part.numbers].min()), int(sizes[name][part.numbers].max())
-            low = low if (op, name) == ("pointwise", "x") else max(low, rounded_up(least) // 2 + 1)
-            ranges[name] = low, min(high, rounded_up(most))
+            powers = [(int(size) - 1).bit_length() for size in np.unique(sizes[name][part.numbers])]
+            low = low if (op, name) == ("pointwise", "x") else max(low, (1 << powers[0]) // 2 + 1)
+            ranges[name] = low, min(high, 1 << powers[-1])
         row = anything._replace(candidates=candidates, problems=len(part.numbers), **ranges)
         rows += [row, *_exact(problems, measured, gains, part.numbers, row)]
     return rows

@@ -118,9 +118,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")
 @click.option("--x", type=SIZE, help="Elements that a generated kernel writes, or in a row of a tiled one.")
 @click.option("--y", type=SIZE, help="Rows of a tiled pointwise kernel.")
 @click.option("--r", type=SIZE, help="Elements that a reduction reduces to one.")
-@click.option(
-    "--loads", type=SIZE, help="Elements that a pointwise kernel reads for each that it writes.  [default: 1]"
-)
+@click.option("--loads", type=SIZE, help="Elements that a pointwise kernel reads for each it writes.  [default: 1]")
 @click.option(
     "--dynamic",
     type=_axis,
