@@ -104,8 +104,8 @@ def read_problems(
     ``B`` is 1 and ``layout`` is ``nn``, or ``nt`` for scaled_mm and attention, unless given. ``align`` and ``epilogue``
     may be given, too. Without them the operands are packed and nothing follows the GEMM. scaled_mm and attention need a
     ``variant``. Attention's ``H`` and ``G`` are 1 unless given, and ``V`` is K. A generated kernel has ``{"op",
-    "variant", "X"}`` and ``Y`` or ``R`` instead. Other keys are ignored. CollectError, with file, index and key, if the
-    file is not such a list or a problem cannot exist. torch-diode's shape sets are read as well.
+    "variant", "X"}`` and ``R``, or ``Y`` and ``LOADS``, instead. Other keys are ignored. CollectError, with file, index
+    and key, if the file is not such a list or a problem cannot exist. torch-diode's shape sets are read as well.
 
     A receipt gives its misses, those with the largest loss first. With ``find_hardware``, it gives only the misses on
     devices of the same architecture and SM count as the returned hardware. ReceiptError if the receipt is not valid,

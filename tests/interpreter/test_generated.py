@@ -32,7 +32,7 @@ def test_generated_kernels_are_recorded_and_measured(measured: dict[str, Any]) -
     assert measured["skipped"] == {}
     assert sorted(measured["right"]) == [
         "pointwise flat x 900",
-        "pointwise tiled-x x 64 y 192",
+        "pointwise tiled-x x 64 y 192 loads 2",
         "reduction inner x 1 r 2000",
         "reduction inner x 21 r 70",
     ]

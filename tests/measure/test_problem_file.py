@@ -221,13 +221,13 @@ def test_generated_kernels_in_a_problem_file(tmp_path: Path) -> None:
     """They have a variant and their own sizes, of which a flat one has x alone; they are written as they are read."""
     document = [
         {"op": "reduction", "variant": "inner", "X": 16384, "R": 384},
-        {"op": "pointwise", "variant": "tiled-x", "X": 64, "Y": 4096},
-        {"op": "pointwise", "variant": "flat", "X": 64},
+        {"op": "pointwise", "variant": "tiled-x", "X": 64, "Y": 4096, "LOADS": 3},
+        {"op": "pointwise", "variant": "flat", "X": 64, "LOADS": 1},
     ]
     problems = read_problems(write(tmp_path / "problems.json", document))
     assert list(map(str, problems)) == [
         "reduction inner x 16384 r 384",
-        "pointwise tiled-x x 64 y 4096",
+        "pointwise tiled-x x 64 y 4096 loads 3",
         "pointwise flat x 64",
     ]
     assert read_problems(write(tmp_path / "again.json", [each.to_json() for each in problems])) == problems
