@@ -20,6 +20,7 @@ import diode_lut
 from diode_lut.receipts import recorder
 from diode_lut.receipts.receipt import GeneratedKernel
 from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
+from tests.hook.conftest import Artifacts
 from tests.hook.test_hook import Rows
 
 FLAT = {"template": "pointwise", "block_x": 512, "num_warps": 2}
@@ -382,3 +383,25 @@ def test_several_reductions_keep_the_form(rows: Rows, caplog: pytest.LogCaptureF
     assert "cannot run" not in caplog.text
     rows({"op": "reduction", "configs": [LOOPED]})
     assert why_left(SOFTMAX).startswith("no config of ")
+
+
+@pytest.mark.usefixtures("h200")
+def test_trace_has_an_artifact_for_each_kernel(rows: Rows, artifacts: Artifacts) -> None:
+    """What ``TORCH_TRACE`` writes says what was decided for a kernel, or why Inductor decides."""
+    use_all(rows)
+    kernels(GELU)
+    with inductor_config.patch(coordinate_descent_tuning=True):
+        kernels(GELU)
+    (decided, left) = (payload for name, payload in artifacts.found if name == "diode_lut_decision")
+    assert (decided["tier"], len(decided["inductor_gets"])) == ("user", 1)
+    assert decided["problem"] == left["problem"]
+    assert left["steps"] == ["left to Inductor: Inductor's setting coordinate_descent_tuning decides"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_config_that_cannot_run_is_told_once(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """Several kernels that a row's config does not fit have one warning."""
+    rows({"op": "pointwise", "configs": [{**TILED, "num_warps": 16}, FLAT]})
+    for size in (512, 1024):
+        assert kernels((gelu, [Input((size, 1536))])) == [AS_CODE["flat"]]
+    assert caplog.text.count("cannot run") == 1
