@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -405,3 +408,36 @@ def test_config_that_cannot_run_is_told_once(rows: Rows, caplog: pytest.LogCaptu
     for size in (512, 1024):
         assert kernels((gelu, [Input((size, 1536))])) == [AS_CODE["flat"]]
     assert caplog.text.count("cannot run") == 1
+
+
+TRANSFORMER = """
+import sys, torch, diode_lut
+from torch.nn.functional import gelu, layer_norm
+from tests.fake_cuda import Input, fake_cuda, lower
+
+def layer(x, y, z):
+    x = layer_norm(x + y, (384,))
+    return layer_norm(gelu(x) + y, (384,)), torch.softmax(z.float() * 0.2, -1).half(), x.transpose(1, 2) + 1
+
+hidden = Input((64, 128, 384))
+with fake_cuda(), diode_lut.config.patch(tables=(sys.argv[1],), tiers=("user",)):
+    print(*lower(layer, hidden, hidden, Input((64, 12, 128, 128))).triton_kernels, sep="\\n")
+"""
+"""Prints the kernels of a layer's norms, softmax and transpose."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("h200")
+def test_processes_have_the_same_kernels(rows: Rows) -> None:
+    """Fresh processes that hash text differently generate the same code, with the rows' configs alone."""
+    use_all(rows, PERSISTENT)
+    (path,) = diode_lut.config.tables
+    command = [sys.executable, "-c", TRANSFORMER, path]
+    first, second = (
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        for seed in "12"
+    )
+    assert set(re.findall(r"@triton_heuristics\.(\w+)\(", first)) == {"fixed_config"}
+    assert first == second
