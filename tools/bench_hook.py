@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +20,7 @@ import torch
 from bench_engine import HARDWARE, microseconds, show
 from torch._guards import TracingContext, tracing
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 
 import diode_lut
 from diode_lut.hook.handler import DiodeChoices
@@ -30,6 +31,7 @@ from diode_lut.templates.config import ATEN
 from tests.fake_cuda import Input, fake_cuda, lower
 
 GEMMS = 200
+GENERATED = 100
 DECISIONS = 20_000
 TRITON: dict[str, Any] = {"template": "triton_mm", "block_m": 64, "block_n": 64, "block_k": 32}
 TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
@@ -54,6 +56,8 @@ def main() -> None:
         bench_graph("no row, so that the model is asked", (), ("user", "model"))
         bench_graph("rows with Triton, Inductor's making of choices included", (triton,), ("user",))
         bench_graph("relu, rows with Triton for other epilogues", (others,), ("user",), None, torch.relu)
+        bench_generated("rows answer", (kernels(Path(directory) / "generated.json"),))
+        bench_generated("no row", ())
         show("cache identity, once for each graph", microseconds(lambda _: Snapshot().identity, [0] * 200), "us")
 
 
@@ -108,27 +112,67 @@ def lower_gemms(epilogue: Callable[[torch.Tensor], torch.Tensor] | None = None) 
         lower(gemms, Input((64, 64)), *(Input((16 * size, 64)) for size in range(1, GEMMS + 1)))
 
 
-@contextmanager
-def clock() -> Iterator[dict[str, float]]:
-    """Adds up, under ``hook``, the seconds of CPU time inside the hook and not inside Inductor's own handler."""
-    spent = {"hook": 0.0}
+def kernels(path: Path) -> str:
+    """A table with rows for all generated kernels."""
+    looped = {"template": "looped_reduction", "block_x": 2, "block_r": 64, "num_warps": 2}
+    flat = {"template": "pointwise", "block_x": 512, "num_warps": 2}
+    return table(path, [{"op": "pointwise", "configs": [flat]}, {"op": "reduction", "configs": [looped]}])
 
-    def timed(method: Callable[..., Any], sign: int) -> Callable[..., Any]:
+
+def bench_generated(what: str, tables: tuple[str, ...]) -> None:
+    """The kernels that Inductor generates for one graph, the second time: half are reductions, half pointwise."""
+
+    def sums(*matrices: torch.Tensor) -> list[torch.Tensor]:
+        return [result for x in matrices for result in (x.float().pow(2).mean(-1), torch.nn.functional.gelu(x.t()))]
+
+    inputs = [Input((16 * size, 64 + 2 * size)) for size in range(1, GENERATED // 2 + 1)]
+    with diode_lut.config.patch(tables=tables, tiers=("user",)):
+        for _ in range(2):
+            with clock("triton_kernel_kwargs") as spent, tracing(TracingContext(None)):
+                lower(sums, *inputs)
+    show(f"hook, each generated kernel, {what}", spent["hook"] / spent["calls"] * 1e6, "us", 100)
+
+
+@contextmanager
+def clock(name: str = "get_template_configs") -> Iterator[dict[str, float]]:
+    """Adds up, under ``hook``, the seconds of CPU time in a method of the hook, which are counted under ``calls``.
+
+    Without the time in Inductor's own handler, and in finding the width of a kernel's indices, which Inductor asks for
+    right after and remembers.
+    """
+    spent = {"hook": 0.0, "calls": 0}
+    inside: list[None] = []
+
+    def ours(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            started = time.thread_time()
+            inside.append(None)
+            try:
+                return method(*arguments, **keywords)
+            finally:
+                inside.pop()
+                spent["hook"] += time.thread_time() - started
+                spent["calls"] += 1
+
+        return call
+
+    def inductors(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             started = time.thread_time()
             try:
                 return method(*arguments, **keywords)
             finally:
-                spent["hook"] += sign * (time.thread_time() - started)
+                spent["hook"] -= (time.thread_time() - started) if inside else 0.0
 
         return call
 
-    name = "get_template_configs"
-    ours, inductors = getattr(DiodeChoices, name), getattr(InductorChoices, name)
-    with (
-        mock.patch.object(InductorChoices, name, timed(inductors, -1)),
-        mock.patch.object(DiodeChoices, name, timed(ours, 1)),
-    ):
+    with ExitStack() as stack:
+        for kind, method, timed in (
+            (InductorChoices, name, inductors),
+            (SIMDKernelFeatures, "select_index_dtype", inductors),
+            (DiodeChoices, name, ours),
+        ):
+            stack.enter_context(mock.patch.object(kind, method, timed(getattr(kind, method))))
         yield spent
 
 

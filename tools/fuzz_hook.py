@@ -5,7 +5,8 @@ not there: kernels are made for it and compiled by Triton for sm_90. On ``interp
 ``cpu`` and on ``cuda`` they run, and results are compared with float64. A case of kind ``gemms`` is a GEMM and what is
 fused with it. One of kind ``graphs`` has several GEMMs, views, reductions, gradients, and options of Inductor. One of
 kind ``attention`` is a flex attention, also with its gradients, one of kind ``grouped`` a grouped matmul, one of kind
-``scaled`` a matmul of float8. Ends with 1 if anything failed; each failure comes with the command that repeats it.
+``scaled`` a matmul of float8, one of kind ``generated`` pointwise work and a reduction. Ends with 1 if anything
+failed; each failure comes with the command that repeats it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PATIENCE_S = 120.0
 EVERY = 20
 """Cases after which a line of counts is printed."""
 
-OPS = ("attention", "grouped", "scaled")
+OPS = ("attention", "generated", "grouped", "scaled")
 """The kinds of cases that need a GPU, or one that is not there."""
 
 Report = dict[str, Any]

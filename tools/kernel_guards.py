@@ -205,7 +205,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.hook.generated": {
         "generated-class": ("_why_left", Without("kernel_class"), GENERATED + "test_left_to_inductor"),
         "generated-decided": ("_why_left", Without("decided"), GENERATED + "test_left_to_inductor"),
-        "generated-settings": ("_why_left", Without("value"), GENERATED + "test_inductors_settings_win"),
+        "generated-settings": ("_why_left", Without("setting"), GENERATED + "test_inductors_settings_win"),
         "generated-node": ("_why_left", Without("patches"), GENERATED + "test_settings_for_a_node_win"),
         "generated-order": (
             "_why_left",

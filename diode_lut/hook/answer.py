@@ -45,11 +45,14 @@ def autotuning() -> bool:
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 
-def in_force() -> bool:
-    """Return whether the hook is on, and the settings let tables decide in Inductor's present mode."""
+def in_force(now: InductorSnapshot | None = None) -> bool:
+    """Return whether the hook is on, and the settings let tables decide in Inductor's present mode.
+
+    ``now`` is the snapshot of the compile, if the caller has it.
+    """
     if is_off():
         return False
-    settings = snapshot().settings
+    settings = (now or snapshot()).settings
     return settings.policy != "off" and (settings.default_mode or autotuning())
 
 

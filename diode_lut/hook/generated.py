@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._inductor import config as inductor_config
@@ -51,13 +52,14 @@ def fixed_arguments(
 
     ``tiling`` has the sizes of the kernel's dimensions.
     """
-    if not in_force() or not snapshot().settings.generated:
-        return {}
-    now, device = snapshot(), V.graph.get_current_device_or_throw()
+    device = V.graph.get_current_device_or_throw()
     if device.type != "cuda" or torch.version.hip:
         return {}
+    now = snapshot()
+    if not in_force(now) or not now.settings.generated:
+        return {}
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
-    why = _why_left(kernel_class, features, tiling, arguments)
+    why = _why_left(kernel_class, features, tiling, arguments, now.settings.policy)
     if why:
         now.record_generated_left(problem, device, why)
         return {}
@@ -92,7 +94,7 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
     """Return the problem of a kernel. It has hints for sizes that may change."""
 
     def size(number: Any) -> int:
-        return min(max(hint(number), 1), MAX_SIZE)
+        return min(max(int(number) if is_plain((number,)) else hint(number), 1), MAX_SIZE)
 
     if features.is_reduction():
         variant = variant_of_reduction(features.get_reduction_hint(scores or None), scores)
@@ -118,22 +120,40 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
     return "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
 
 
-def _why_left(kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+_settings: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""Inductor's setting that decides about the kernels of a graph, or an empty text."""
+
+
+def _deciding() -> str:
+    """Return Inductor's setting that decides about the kernels of this graph. Settings stay as they are meanwhile."""
+    found = _settings.get(V.graph)
+    if found is None:
+        found = next(filter(_is_on, _DECIDING), "")
+        _settings[V.graph] = found
+    return found
+
+
+def _is_on(setting: str) -> bool:
+    try:
+        return bool(attrgetter(setting)(inductor_config))
+    except AttributeError:
+        return False
+
+
+def _why_left(
+    kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any], policy: str
+) -> str:
     """Return why no table is asked about a kernel, or an empty text."""
     if kernel_class is not TritonKernel:
         return f"it is a {kernel_class.__name__}"
-    if snapshot().settings.policy == "verify":
+    if policy == "verify":
         return "nothing verifies a config of a generated kernel"
     decided = sorted(name for name, value in arguments.items() if name not in _LEFT_OPEN and value is not None)
     if decided:
         return f"Inductor decides about {', '.join(decided)}"
-    for name in _DECIDING:
-        try:
-            value = attrgetter(name)(inductor_config)
-        except AttributeError:
-            continue
-        if value:
-            return f"Inductor's setting {name} decides"
+    setting = _deciding()
+    if setting:
+        return f"Inductor's setting {setting} decides"
     for node in features.scheduler_nodes():
         patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
         if patches:
@@ -190,23 +210,22 @@ def _fixed(
 
 def _require_room(elements: int, warps: int, features: Any, device: torch.device, arch: Architecture) -> None:
     """Raise CannotRun if a block has too few elements for conversions of float8, or too many for shared memory."""
-    nodes = features.scheduler_nodes()
-    conversions = [step for node in nodes for step in node._body.get_nodes() if step.target == "to_dtype"]
-    least = max(
-        (
-            _LEAST_FP8.get(each, 0)
-            for step in conversions
-            for each in (*step.args, *step.kwargs.values())
-            if isinstance(each, torch.dtype)
-        ),
-        default=0,
-    )
-    if elements < least * warps * arch.warp_size:
-        raise CannotRun(f"num_warps: a thread that converts float8 needs {least} elements")
-    names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
-    widest = max((V.graph.get_dtype(name).itemsize for name in names), default=4)
+    nodes, threads = features.scheduler_nodes(), warps * arch.warp_size
+    if elements < max(_LEAST_FP8.values()) * threads and features.contains_op("to_dtype"):
+        conversions = [step for node in nodes for step in node._body.get_nodes() if step.target == "to_dtype"]
+        types = [each for step in conversions for each in (*step.args, *step.kwargs.values())]
+        least = max((_LEAST_FP8.get(each, 0) for each in types if isinstance(each, torch.dtype)), default=0)
+        if elements < least * threads:
+            raise CannotRun(f"num_warps: a thread that converts float8 needs {least} elements")
     properties = torch.cuda.get_device_properties(device)
     memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
-    needed = elements * max(widest, 4) * 5 // 4  # a block that changes hands between threads, with gaps between rows
-    if needed > memory:
-        raise CannotRun(f"its block may take {needed} bytes of shared memory (allowed: {memory})")
+    if _in_memory(elements, torch.complex128.itemsize) > memory:
+        names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
+        needed = _in_memory(elements, max((V.graph.get_dtype(name).itemsize for name in names), default=4))
+        if needed > memory:
+            raise CannotRun(f"its block may take {needed} bytes of shared memory (allowed: {memory})")
+
+
+def _in_memory(elements: int, itemsize: int) -> int:
+    """Return the bytes of a block that changes hands between threads, with gaps between rows."""
+    return elements * max(itemsize, 4) * 5 // 4

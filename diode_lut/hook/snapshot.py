@@ -99,6 +99,17 @@ class InductorSnapshot(runtime.Snapshot):
         _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
         super().record_no_choice(problem, device, reason)
 
+    def record_generated(self, decision: Decision, served: Config | None) -> None:
+        """Record and trace the decision about a generated kernel."""
+        _trace_decision(decision, () if served is None else (served,))
+        super().record_generated(decision, served)
+
+    def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record and trace a generated kernel about which no table is asked."""
+        hardware, steps = self.hardware(device), [f"left to Inductor: {reason}"]
+        _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
+        super().record_generated_left(problem, device, reason)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Hand over to Inductor's process for a whole graph, which uses the key of this process.
 

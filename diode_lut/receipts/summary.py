@@ -20,6 +20,7 @@ from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.receipts import (
     FREEZABLE,
     Device,
+    GeneratedKernel,
     NoChoice,
     Receipt,
     Unfused,
@@ -84,9 +85,9 @@ def as_text(receipt: Receipt) -> str:
     lines += [", ".join(f"{name} {version}" for name, version in each.items()) for each in software]
     lost = losses(receipt)
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
-        lines += ["", str(hardware), *_sources(device), *_answers(device), *_ranges(device)]
+        lines += ["", str(hardware), *_sources(device), *_answers(device), *_generated(device), *_ranges(device)]
         lines += [*_misses([loss for loss in lost if loss.hardware == hardware]), *_skipped(device)]
-    if not any(device.calls or device.no_choice for device in receipt.devices.values()):
+    if not any(device.calls or device.no_choice or device.generated for device in receipt.devices.values()):
         lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
     return as_lines(lines)
 
@@ -114,6 +115,29 @@ def _answers(device: Device) -> Iterator[str]:
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _by_reason(device.unfused.items()).items():
         yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
+
+
+def _generated(device: Device) -> Iterator[str]:
+    """Yield how many kernels that Inductor generated were decided, and why others were not."""
+    if device.generated:
+        tiers, reasons = _generated_by_tier(device), _generated_left(device)
+        by_tier = ", ".join(f"{tier} {kernels}" for tier, kernels in tiers.items())
+        kernels = _count(device.generated.total(), "generated kernel", "generated kernels")
+        decided = f"{sum(tiers.values())} decided{by_tier and f' ({by_tier})'}"
+        yield f"  {kernels}, {decided}, {sum(reasons.values())} left to Inductor"
+        yield from (f"    {times} left to Inductor: {reason}" for reason, times in reasons.items())
+
+
+def _generated_by_tier(device: Device) -> dict[str, int]:
+    found = Counter[str]()
+    for kernel, times in device.generated.items():
+        if kernel.config:
+            found[kernel.tier] += times
+    return dict(sorted(found.items()))
+
+
+def _generated_left(device: Device) -> dict[str, int]:
+    return _by_reason((kernel, times) for kernel, times in device.generated.items() if kernel.reason)
 
 
 def _ranges(device: Device) -> Iterator[str]:
@@ -190,6 +214,7 @@ def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
         "skipped_configs": device.skipped.total(),
         "no_choice": device.no_choice.total(),
         "why_no_choice": _by_reason(device.no_choice.items()),
+        "generated": {"decided": _generated_by_tier(device), "left": _generated_left(device)},
         "cached": device.cached,
         "sources": [source._asdict() for source in sorted(device.sources)],
         "left_out": sorted(device.left_out),
@@ -206,7 +231,7 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 
 
-def _by_reason(left: Iterable[tuple[NoChoice | Unfused, int]]) -> dict[str, int]:
+def _by_reason(left: Iterable[tuple[GeneratedKernel | NoChoice | Unfused, int]]) -> dict[str, int]:
     """Count each reason, the most frequent first."""
     times = Counter[str]()
     for each, count in sorted(left):

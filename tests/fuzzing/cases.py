@@ -55,6 +55,10 @@ class TableCase:
         """Whether GEMMs of float32 may be computed in TF32."""
         raise NotImplementedError
 
+    def has_kernel(self, code: str) -> bool:
+        """Whether a kernel that is not made from a template has a config of a row."""
+        return False
+
     def write_table(self, path: Path, hardware: Hardware) -> None:
         """Make a file of the rows, as a person might have written it, for some hardware."""
         document = {

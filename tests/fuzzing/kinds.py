@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.fuzzing.attention import draw_attention_case, lowered_attention
 from tests.fuzzing.attention_check import executed_attention
+from tests.fuzzing.generated import draw_generated_case, executed_generated, lowered_generated
 from tests.fuzzing.grouped import draw_grouped_case, lowered_grouped
 from tests.fuzzing.grouped_check import executed_grouped
 from tests.fuzzing.outcome import Outcome
@@ -24,6 +25,7 @@ class OpKind(NamedTuple):
 
 OP_KINDS = {
     "attention": OpKind(draw_attention_case, lowered_attention, executed_attention),
+    "generated": OpKind(draw_generated_case, lowered_generated, executed_generated),
     "grouped": OpKind(draw_grouped_case, lowered_grouped, executed_grouped),
     "scaled": OpKind(draw_scaled_case, lowered_scaled, executed_scaled),
 }

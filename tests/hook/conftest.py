@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._logging._internal import trace_log
 
 import diode_lut
 from tests.fake_cuda import fake_cuda
@@ -28,3 +31,25 @@ def rows(table_file: Callable[..., Path]) -> Iterator[Callable[..., None]]:
             diode_lut.config.tables = (str(table_file(f"rows{len(diode_lut.config.tables)}.json", *entries, **fields)),)
 
         yield use
+
+
+class Artifacts(logging.Handler):
+    """Our artifacts in PyTorch's structured trace, as names and what is in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        artifact = record.metadata.get("artifact", {})  # type: ignore[attr-defined]
+        if artifact.get("name", "").startswith("diode_lut"):
+            assert artifact["encoding"] == "json"
+            self.found.append((artifact["name"], json.loads(record.payload)))  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def artifacts() -> Iterator[Artifacts]:
+    handler = Artifacts()
+    trace_log.addHandler(handler)
+    yield handler
+    trace_log.removeHandler(handler)

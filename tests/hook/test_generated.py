@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from torch.nn.functional import gelu, layer_norm
 import diode_lut
 from diode_lut.receipts import GeneratedKernel, recorder
 from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
+from tests.hook.conftest import Artifacts
 from tests.hook.test_hook import Rows
 
 FLAT = {"template": "pointwise", "block_x": 512, "num_warps": 2}
@@ -358,7 +362,7 @@ def test_failure_is_a_warning(rows: Rows, monkeypatch: pytest.MonkeyPatch, caplo
     def fail(*_: object) -> int:
         raise ValueError("a test")
 
-    monkeypatch.setattr("diode_lut.hook.generated.hint", fail)
+    monkeypatch.setattr("diode_lut.hook.generated.is_plain", fail)
     assert kernels(GELU) == ["pointwise"]
     assert "a generated kernel is left to Inductor: ValueError: a test" in caplog.text
 
@@ -381,3 +385,58 @@ def test_several_reductions_keep_the_form(rows: Rows, caplog: pytest.LogCaptureF
     assert "cannot run" not in caplog.text
     rows({"op": "reduction", "configs": [LOOPED]})
     assert why_left(SOFTMAX).startswith("no config of ")
+
+
+@pytest.mark.usefixtures("h200")
+def test_trace_has_an_artifact_for_each_kernel(rows: Rows, artifacts: Artifacts) -> None:
+    """What ``TORCH_TRACE`` writes says what was decided for a kernel, or why Inductor decides."""
+    use_all(rows)
+    kernels(GELU)
+    with inductor_config.patch(coordinate_descent_tuning=True):
+        kernels(GELU)
+    (decided, left) = (payload for name, payload in artifacts.found if name == "diode_lut_decision")
+    assert (decided["tier"], len(decided["inductor_gets"])) == ("user", 1)
+    assert decided["problem"] == left["problem"]
+    assert left["steps"] == ["left to Inductor: Inductor's setting coordinate_descent_tuning decides"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_config_that_cannot_run_is_told_once(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """Several kernels that a row's config does not fit have one warning."""
+    rows({"op": "pointwise", "configs": [{**TILED, "num_warps": 16}, FLAT]})
+    for size in (512, 1024):
+        assert kernels((gelu, [Input((size, 1536))])) == [AS_CODE["flat"]]
+    assert caplog.text.count("cannot run") == 1
+
+
+TRANSFORMER = """
+import sys, torch, diode_lut
+from torch.nn.functional import gelu, layer_norm
+from tests.fake_cuda import Input, fake_cuda, lower
+
+def layer(x, y, z):
+    x = layer_norm(x + y, (384,))
+    return layer_norm(gelu(x) + y, (384,)), torch.softmax(z.float() * 0.2, -1).half(), x.transpose(1, 2) + 1
+
+hidden = Input((64, 128, 384))
+with fake_cuda(), diode_lut.config.patch(tables=(sys.argv[1],), tiers=("user",)):
+    print(*lower(layer, hidden, hidden, Input((64, 12, 128, 128))).triton_kernels, sep="\\n")
+"""
+"""Prints the kernels of a layer's norms, softmax and transpose."""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("h200")
+def test_processes_have_the_same_kernels(rows: Rows) -> None:
+    """Fresh processes that hash text differently generate the same code, with the rows' configs alone."""
+    use_all(rows, PERSISTENT)
+    (path,) = diode_lut.config.tables
+    command = [sys.executable, "-c", TRANSFORMER, path]
+    first, second = (
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+        for seed in "12"
+    )
+    assert set(re.findall(r"@triton_heuristics\.(\w+)\(", first)) == {"fixed_config"}
+    assert first == second

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.utils import fresh_cache
-from torch._logging._internal import trace_log
 
 import diode_lut
 from diode_lut.hardware import detect_hardware
 from diode_lut.receipts import read_receipt
 from diode_lut.receipts.summary import as_text
 from tests.forks import Forks
+from tests.hook.conftest import Artifacts
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "tell.py"
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
@@ -111,28 +110,6 @@ def test_what_is_kept_is_plain(table: Table) -> None:
 def types_in(value: Any) -> set[type]:
     parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, tuple) else []
     return {type(value)}.union(*map(types_in, parts))
-
-
-class Artifacts(logging.Handler):
-    """Our artifacts in PyTorch's structured trace, as names and what is in them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, Any]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        artifact = record.metadata.get("artifact", {})  # type: ignore[attr-defined]
-        if artifact.get("name", "").startswith("diode_lut"):
-            assert artifact["encoding"] == "json"
-            self.found.append((artifact["name"], json.loads(record.payload)))  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def artifacts() -> Iterator[Artifacts]:
-    handler = Artifacts()
-    trace_log.addHandler(handler)
-    yield handler
-    trace_log.removeHandler(handler)
 
 
 def test_trace_has_an_artifact_for_each_decision_and_graph(table: Table, artifacts: Artifacts) -> None:

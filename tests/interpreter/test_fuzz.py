@@ -15,7 +15,8 @@ SEED = 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "cases", "least"), [("graphs", 8, 0.5), *((op, 12, 1 / 3) for op in ("attention", "grouped", "scaled"))]
+    ("kind", "cases", "least"),
+    [("graphs", 8, 0.5), *((op, 12, 1 / 3) for op in ("attention", "generated", "grouped", "scaled"))],
 )
 def test_generated_cases_are_right(with_device: Forks, kind: str, cases: int, least: float) -> None:
     """No generated table breaks a compile, changes a digit or leaves memory unwritten; many cases get a row's kernel.

@@ -16,6 +16,7 @@ from diode_lut.problem import Problem
 from diode_lut.receipts import (
     ONLY_THE_LIBRARY,
     Device,
+    GeneratedKernel,
     Hit,
     Miss,
     NoChoice,
@@ -124,6 +125,21 @@ def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
     assert device["unfused"] == {"it reduces": 3, "none follows": 2}
     assert (device["no_choice"], device["why_no_choice"]) == (5, {ONLY_THE_LIBRARY: 3, "no bound": 2})
+
+
+def test_generated_kernels_are_summed_up(tmp_path: Path) -> None:
+    """The report says how many generated kernels which tier decided, and why others were not."""
+    row = GeneratedKernel(Problem.generated("pointwise", "flat", x=64), "user", "ab", "r", "pointwise 64 w1", "")
+    left = row._replace(tier="", digest="", row="", config="", reason="a size may change")
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(generated=Counter({row: 3, left: 2}))})))
+    lines = call("receipt", path).output.splitlines()
+    assert lines[-2:] == [
+        "  5 generated kernels, 3 decided (user 3), 2 left to Inductor",
+        "    2 left to Inductor: a size may change",
+    ]
+    (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
+    assert device["generated"] == {"decided": {"user": 3}, "left": {"a size may change": 2}}
 
 
 def test_many_become_one(file: Path, tmp_path: Path) -> None:
