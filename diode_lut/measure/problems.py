@@ -202,8 +202,9 @@ def problem_of(fields: Any, where: str) -> Problem:
     op = op_of(fields.get("op", ""))
     generated = op in GENERATED
     optional = ("loads", "y" if fields.get("variant") == "flat" else "")
-    sizes_of = [name.upper() for name in OP_SIZES.get(op, ()) if name not in optional]
-    required = ("op", "variant", *sizes_of) if generated else REQUIRED
+    required = REQUIRED
+    if generated:
+        required = ("op", "variant", *(name.upper() for name in OP_SIZES[op] if name not in optional))
     missing = [key for key in required if key not in fields]
     if missing:
         small = "; sizes are in capitals" if missing[0].lower() in fields else ""
