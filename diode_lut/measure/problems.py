@@ -202,7 +202,7 @@ def problem_of(fields: Any, where: str) -> Problem:
     op = op_of(fields.get("op", ""))
     generated = op in GENERATED
     optional = ("loads", "y" if fields.get("variant") == "flat" else "")
-    required = REQUIRED
+    required: tuple[str, ...] = REQUIRED
     if generated:
         required = ("op", "variant", *(name.upper() for name in OP_SIZES[op] if name not in optional))
     missing = [key for key in required if key not in fields]
