@@ -137,7 +137,7 @@ def build(
     problems in it, except those of narrower rows. Attention gets wide rows after these, for at least as many batches
     and heads as were measured, with a config not slower than Inductor's own at the neighbouring lengths. Grouped
     matmuls get such rows for numbers of rows between measured numbers. Rows for generated kernels have the config with
-    the least mean loss in ranges of sizes, which cover all sizes. Rows in float8 and int8 are for a single
+    the least mean loss in ranges of measured sizes. Rows in float8 and int8 are for a single
     problem. Among equally good configs (within ``noise``), the choice of ``previous`` wins, then aten, then a fixed
     order. Rows of ``previous`` with a note were written by people and stay. The order of files, records and timings has
     no influence.
@@ -157,9 +157,11 @@ def build(
         records, too_noisy, implausible, doubted = judged(records, noise, device)
     else:
         too_noisy, implausible, doubted = [], [], []
-    columns = Columns(MAX_PROBLEMS)
+    columns, kernels = Columns(MAX_PROBLEMS), list[Record]()
     for record in records:
         columns.add(record)
+        if record.problem.op in GENERATED and record.times:
+            kernels.append(record)
     measurements = columns.combined()
     if not measurements.problems:
         lost = [f"failed, {reason}: {count}" for reason, count in columns.failures.items()]
@@ -168,6 +170,7 @@ def build(
         raise DatasetError(f"{files}: no usable timing ({'; '.join([*lost, *doubted[:1]]) or 'it holds none'})")
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built, wide = _entries(measurements, previous, epsilon, noise)
+    wide += _rows_of_kernels(kernels)
     answered = _answering(built, kept, measurements, device)
     pruned = needless(answered, kept, measurements, prune_with.choose, epsilon, noise) if prune_with else []
     gone = set(pruned)
@@ -289,7 +292,7 @@ def _entries(
     near = _times(measurements, allowed | (measurements.relative <= NEAR))
     padded = _times(measurements, pads)
     times = _times(measurements, allowed)
-    are_wide = np.array([problem.op in (*WIDE, *GENERATED) for problem in problems])
+    are_wide = np.array([problem.op in WIDE for problem in problems])
     everything = _times(measurements, are_wide[measurements.problem_numbers])
     plain = {number for number, config in enumerate(configs) if config in BASELINES}
     # A row of several problems may have baselines, and configs that clearly gain; without a time of the baseline, all.
@@ -318,9 +321,6 @@ def _entries(
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
         if op in GENERATED:
-            kernels = [number for number in numbers for _ in range(measurements.records[problems[number]])]
-            by_config = [{configs[place]: time for place, time in everything[each].items()} for each in kernels]
-            wide += kernel_rows([problems[each] for each in kernels], by_config)
             continue
         group = RowGroup(numbers, sizes, times, shared)
         parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
@@ -333,6 +333,18 @@ def _entries(
             named = near if op in ATTENTION else everything
             wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
     return narrow, wide
+
+
+def _rows_of_kernels(records: Iterable[Record]) -> list[Entry]:
+    """Return the rows for generated kernels. Each record counts for itself, as the kernels of a problem differ."""
+    by_kind: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda each: (each.problem, sorted(each.times.items()))):
+        by_kind[record.problem.kind].append(record)
+    return [
+        row
+        for of_kind in by_kind.values()
+        for row in kernel_rows([each.problem for each in of_kind], [each.times for each in of_kind])
+    ]
 
 
 def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:

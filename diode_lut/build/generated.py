@@ -38,7 +38,7 @@ so a config that few were measured with may take several times as long with the 
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
 
-CLEARLY_FASTER = 0.03
+CLEARLY_FASTER = 0.02
 """Minimum mean loss that a row for a single problem saves."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import count
 from math import inf, nan
@@ -93,7 +93,6 @@ class Columns:
     def __init__(self, most: int = MAX_PROBLEMS) -> None:
         self._most = most
         self.failures: Counter[str] = Counter()
-        self.records: Counter[Problem] = Counter()
         self._problems: defaultdict[Problem, int] = defaultdict(count().__next__)
         self._configs: defaultdict[Config, int] = defaultdict(count().__next__)
         self._problem_numbers = array("i")
@@ -115,7 +114,6 @@ class Columns:
             self._final_problems.add(problem)
         if not record.timings:
             return
-        self.records[record.problem] += 1
         configs, times, reasons = zip(*record.timings, strict=True)
         self._problem_numbers.extend([problem] * len(times))
         self._final.extend([final] * len(times))
@@ -155,7 +153,7 @@ class Columns:
         aten_of[solved] = medians
         scale = aten_of[problem_numbers] / np.frombuffer(self._atens, np.float64)[counting]
         pairs, times = _medians(pairs, times * np.where(np.isfinite(scale), scale, 1.0))
-        return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()), self.records)
+        return Measurements(problems, configs, pairs, times, len(counting), int(counting.sum()))
 
 
 def _are_baselines(config_numbers: Array, configs: list[Config]) -> Array:
@@ -187,19 +185,12 @@ class Measurements:
     Each pair occurs at most once. Pairs are sorted, problems by their fields, configs in the fixed order. Problems on
     which nothing succeeded are in ``unsolved``, not in ``problems``. ``relative`` are times over the best time on the
     same problem, ``aten`` those of the baseline for each problem, or NaN if it was not measured. ``timings`` counts all
-    timings, ``counting`` those combined here, ``records`` the records of each problem. It is made of pairs, as numbers
-    ``problem * len(configs) + config``, and their times, infinite for failures.
+    timings, ``counting`` those combined here. It is made of pairs, as numbers ``problem * len(configs) + config``, and
+    their times, infinite for failures.
     """
 
     def __init__(
-        self,
-        problems: list[Problem],
-        configs: list[Config],
-        pairs: Array,
-        times: Array,
-        timings: int,
-        counting: int,
-        records: Mapping[Problem, int],
+        self, problems: list[Problem], configs: list[Config], pairs: Array, times: Array, timings: int, counting: int
     ) -> None:
         succeeded = np.isfinite(times)
         self._failed = problems, pairs[~succeeded]
@@ -212,7 +203,6 @@ class Measurements:
         self.times = times
         self.timings = timings
         self.counting = counting
-        self.records = records
         self.starts = np.concatenate(([0], np.cumsum(counts)))
         best = np.minimum.reduceat(times, self.starts[:-1]) if len(times) else times
         self.relative = times / best[self.problem_numbers]
