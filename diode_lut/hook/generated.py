@@ -109,9 +109,9 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
     return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
 
 
-def variant_of_reduction(hint: Any, scores: Mapping[str, Any]) -> str:
+def variant_of_reduction(inductors: Any, scores: Mapping[str, Any]) -> str:
     """Return the variant of a reduction by Inductor's hint and scores."""
-    return "mixed" if hint.name == "DEFAULT" and scores.get("r0_") else str(hint.name.lower())
+    return "mixed" if inductors.name == "DEFAULT" and scores.get("r0_") else str(inductors.name.lower())
 
 
 def variant_of_tiles(scores: Mapping[str, Any]) -> str:

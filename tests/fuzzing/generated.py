@@ -136,7 +136,7 @@ def _draw_config(random: Random, op: str) -> Row:
 
 def lowered_generated(case: GeneratedCase, directory: Path, *, compiling: bool) -> Outcome:
     """The outcome down to code; Triton compiles no template of it."""
-    return lowered_op(case, directory, lambda: lower(case.compute, case.input), compiling=compiling)
+    return lowered_op(case, directory, lambda: lower(lambda x: case.compute(x), case.input), compiling=compiling)
 
 
 def executed_generated(case: GeneratedCase, device: str, directory: Path) -> Outcome:
