@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from diode_lut.process import interrupt_on_signals
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.measure.collector import Pass
+    from diode_lut.measure.problems import RecordedKernel
     from diode_lut.problem import Problem
 
 
@@ -157,15 +158,18 @@ def collect_command(
                 raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} goes with --random only")
         find_hardware: Callable[[], Hardware] = partial(detect_hardware, "cuda" if device == "all" else device)
         problems = problems_of(problem_file, None if scheduler else find_hardware)
+    kernels: Sequence[RecordedKernel] = ()
+    if kernel_directory:
+        from diode_lut.measure.problems import read_kernels
+
+        kernels = read_kernels(kernel_directory)
+        if not kernels:
+            raise CollectError(f"{kernel_directory}: no kernel is recorded there (`diode-lut tune` records a program's)")
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
-    from diode_lut.measure.problems import read_kernels
     from diode_lut.table.read import read_bytes, table_of
 
-    kernels = read_kernels(kernel_directory) if kernel_directory else []
-    if kernel_directory and not kernels:
-        raise CollectError(f"{kernel_directory}: no kernel is recorded there (`diode-lut tune` records a program's)")
     passes = collect(
         problems,
         path,
