@@ -164,7 +164,8 @@ def collect_command(
 
         kernels = read_kernels(kernel_directory)
         if not kernels:
-            raise CollectError(f"{kernel_directory}: no kernel is recorded there (`diode-lut tune` records a program's)")
+            reason = "no kernel is recorded there (`diode-lut tune` records a program's)"
+            raise CollectError(f"{kernel_directory}: {reason}")
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
