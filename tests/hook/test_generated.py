@@ -318,9 +318,9 @@ def test_persistent_reductions_are_off(rows: Rows) -> None:
     """Inductor's setting keeps reductions in loops."""
     use_all(rows, PERSISTENT)
     with inductor_config.patch({"triton.persistent_reductions": False}):
-        assert kernels(NORM) == ["reduction"]
+        assert kernels(SHORT) == ["reduction"]
         use_all(rows)
-        assert kernels(NORM) == [AS_CODE["looped"]]
+        assert kernels(SHORT) == [AS_CODE["looped"]]
 
 
 @pytest.mark.usefixtures("h200")
