@@ -87,7 +87,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     """Microseconds of a step, errors against float64, seconds of compiling and benchmarks, by label and compile."""
     import torch
     from modelbench.corpus import build
-    from modelbench.timing import Errors, _captured
+    from modelbench.timing import Errors, captured
 
     import diode_lut
     from diode_lut.measure.timing import Bench
@@ -108,7 +108,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
                 torch.cuda.synchronize()
                 record["seconds"].setdefault(label, []).append(round(time.monotonic() - started, 1))
                 record["benchmarks"].setdefault(label, []).append(count())
-                graphs.append((label, *_captured(_step(workload, module), None)))
+                graphs.append((label, *captured(_step(workload, module), None)))
             kept.append((workload, module))
     errors = Errors(build(name, "cuda"))
     for label, graph, results in graphs:

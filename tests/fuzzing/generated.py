@@ -57,7 +57,7 @@ REDUCTIONS: dict[str, Callable[[Any, int], Any]] = {
     "two": lambda x, _: x.sum(0).sum() + x.amax(-1),
     "gather": lambda x, dim: x.index_select(dim, torch.arange(x.shape[dim] - 1, -1, -1, device=x.device)) + 1,
 }
-"""What is computed of that along a dimension."""
+"""Reductions and other work along a dimension."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,7 +95,7 @@ def _on_gpu(
     pool = torch.cuda.graph_pool_handle()
     graphs, results, kept = [], [], []
     for each in compiles:
-        graph, result = _captured(_loaded(workload, each), pool)
+        graph, result = captured(_loaded(workload, each), pool)
         graphs.append(graph)
         results.append(result)
         kept += PyCodeCache.modules  # with the kernels and constants that the graph uses
@@ -108,7 +108,7 @@ def _on_gpu(
     return _by_label(compiles, [median(column) / 1000 for column in rounds.T.tolist()])
 
 
-def _captured(step: Step, pool: Any) -> tuple[Any, tuple[Tensor, ...]]:
+def captured(step: Step, pool: Any) -> tuple[Any, tuple[Tensor, ...]]:
     """A CUDA graph of the step, and its results."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
