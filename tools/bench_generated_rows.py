@@ -3,27 +3,32 @@
 ``python tools/bench_generated_rows.py --out results.jsonl`` compiles each program several times with and without the
 setting ``generated``, GEMMs by the table in both, and times all compiles in one process: in CUDA graphs, in turns, with
 a cold L2 cache. By default these are the programs that are kept away from what makes rows. ``--table PATH`` adds a
-label for another table. ``--read results.jsonl`` prints the summary of results and runs nothing.
+label for another table. A program that is named several times is compiled in as many processes, and the summary says
+how many codes there are. ``--read results.jsonl`` prints the summary of results and runs nothing.
 
-It uses all GPUs, and ends in time.
+It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+from unittest.mock import patch
 
 WITH, WITHOUT, OTHER = "with", "without", "other"
 ROUNDS = 40
@@ -55,6 +60,8 @@ def main() -> None:
     started = time.monotonic()
     query = ["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"]
     gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    gpus = [gpu for gpu in gpus if visible == [""] or gpu.partition(",")[0] in visible]
     children = []
     for number in range(arguments.workers * len(gpus)):
         device, share = gpus[number % len(gpus)].partition(",")[0], f"{number}/{arguments.workers * len(gpus)}"
@@ -95,7 +102,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     settings: dict[str, Record] = {WITHOUT: {"generated": False}, WITH: {"generated": True}}
     if arguments.table is not None:
         settings[OTHER] = {"generated": True, "tables": [str(arguments.table)]}
-    record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "us": {}}
+    record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "codes": {}, "us": {}}
     kept, graphs = [], []
     for _ in range(arguments.compiles):
         for label, of_label in settings.items():
@@ -103,11 +110,13 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
             workload = build(name, "cuda")
             module = torch.compile(workload.module, dynamic=False)
             started = time.monotonic()
-            with torch._inductor.utils.fresh_cache(), diode_lut.config.patch(**of_label), _counted() as count:
+            with torch._inductor.utils.fresh_cache(), diode_lut.config.patch(**of_label), _seen() as seen:
                 workload.step(module)
                 torch.cuda.synchronize()
                 record["seconds"].setdefault(label, []).append(round(time.monotonic() - started, 1))
-                record["benchmarks"].setdefault(label, []).append(count())
+                benchmarks, code = seen()
+                record["benchmarks"].setdefault(label, []).append(benchmarks)
+                record["codes"].setdefault(label, []).append(code)
                 graphs.append((label, *captured(_step(workload, module), None)))
             kept.append((workload, module))
     errors = Errors(build(name, "cuda"))
@@ -128,22 +137,26 @@ def _step(workload: Any, module: Any) -> Callable[[], Any]:
 
 
 @contextmanager
-def _counted() -> Iterator[Callable[[], int]]:
-    """Count the generated kernels that Inductor benchmarks."""
+def _seen() -> Iterator[Callable[[], tuple[int, str]]]:
+    """Count the generated kernels that Inductor benchmarks, and digest the code that it writes."""
+    from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    calls = []
+    benchmarked, digest = [], hashlib.sha256()
     usual = CachingAutotuner.benchmark_all_configs
 
-    def counting(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(autotuner)
+    def benchmark(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+        benchmarked.append(autotuner)
         return usual(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
 
-    CachingAutotuner.benchmark_all_configs = counting  # type: ignore[method-assign, assignment]
-    try:
-        yield lambda: len(calls)
-    finally:
-        CachingAutotuner.benchmark_all_configs = usual  # type: ignore[method-assign]
+    def save(code: str) -> None:
+        digest.update(re.sub("# kernel path: .*", "", code).encode())
+
+    with (
+        patch.object(CachingAutotuner, "benchmark_all_configs", benchmark),
+        patch.object(GraphLowering, "save_output_code", save),
+    ):
+        yield lambda: (len(benchmarked), digest.hexdigest()[:16])
 
 
 @contextmanager
@@ -176,6 +189,13 @@ def summarize(records: list[Record]) -> None:
         last = sum(record["seconds"][label][-1] for record in done)
         benchmarks = sum(sum(record["benchmarks"][label]) for record in done)
         print(f"{label}: {benchmarks} benchmarks, last compiles {last:.0f} s")
+    for name, times in Counter(record["program"] for record in done).items():
+        if times > 1:
+            again = [record for record in done if record["program"] == name]
+            for label in (WITHOUT, *labels):
+                codes = {code for record in again for code in record["codes"][label]}
+                apart = _apart([time for record in again for time in record["us"][label]])
+                print(f"{name} in {times} processes, {label}: {len(codes)} codes, times {apart:.3f} apart")
     for record in records:
         if "failed" in record:
             print(record["program"], record["failed"])
