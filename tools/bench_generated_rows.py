@@ -150,7 +150,7 @@ def _seen() -> Iterator[Callable[[], tuple[int, str]]]:
         return usual(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def save(code: str) -> None:
-        digest.update(re.sub("# kernel path: .*", "", code).encode())
+        digest.update(re.sub("# (kernel path|AOT ID): .*", "", code).encode())
 
     with (
         patch.object(CachingAutotuner, "benchmark_all_configs", benchmark),

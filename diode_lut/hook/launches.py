@@ -46,7 +46,9 @@ def _record(kernel: Any, arguments: Sequence[Any]) -> None:
     blocks = {name for name in KWARGS[template].values() if name.endswith("BLOCK")}
     sizes = {name: value for name, value in zip(kernel.fn.arg_names, arguments, strict=False) if name.endswith("numel")}
     known = {"xnumel", "ynumel"} if template == "pointwise" else {"xnumel", "r0_numel"}
-    if set(kernel.configs[0].kwargs) not in (blocks, blocks - {"YBLOCK"}) or not sizes.keys() <= known:
+    compiled = (each.config for each in (*kernel.launchers, *kernel.compile_results))  # there are no ``configs`` then
+    kwargs = next(iter(kernel.configs or compiled)).kwargs
+    if set(kwargs) not in (blocks, blocks - {"YBLOCK"}) or not sizes.keys() <= known:
         return
     meta, x, y = kernel.inductor_meta, sizes["xnumel"], sizes.get("ynumel", 1)
     scores = meta.get("tiling_scores") or {}

@@ -216,6 +216,9 @@ def _measure(
         options += ["--problems", kept]
     if any(_kernels(kept).glob("*.json")):
         options += ["--kernels", _kernels(kept)]
+    if "--problems" not in options and "--kernels" not in options:
+        tell("none of the generated kernels that were missed could be recorded")
+        return 1
     collected = _ours(order, variables, "collect", *options)
     code = collected or _ours(order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
     if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
