@@ -5,16 +5,21 @@ of two, where this saves most time, again and again until no division saves enou
 its part, up to the next power of two: beyond, its config may take several times as long as Inductor's. Smaller
 pointwise kernels are covered too, because they take little time whatever their config. A single problem on which
 another config is clearly faster has a row of its own.
+
+A form of reduction that was not measured has the config that a regression expects to lose least, without a gain.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.hardware import Hardware
+from diode_lut.model.generated import Expected, Times
 from diode_lut.problem import MAX_SIZE, OP_SIZES, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
@@ -88,8 +93,28 @@ def _means(losses: Losses, share: float = LEAST_SHARE) -> Losses:
     return found if np.isfinite(found).any() else np.where(counts == counts.max(), means, np.inf)
 
 
-def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, float]]) -> list[Entry]:
-    """Return the rows for the problems of one op and variant. ``times`` has each config's time on each problem."""
+def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
+    """Return the rows for generated kernels, by problems with each config's time.
+
+    Each problem counts for itself, as the kernels of a problem differ.
+    """
+    by_kind: defaultdict[tuple[object, ...], list[tuple[Problem, Mapping[Config, float]]]] = defaultdict(list)
+    for problem, times in sorted(measured, key=lambda each: (each[0], sorted(each[1].items()))):
+        by_kind[problem.kind].append((problem, times))
+    expected = Expected(measured, hardware)
+    rows: list[Entry] = []
+    for of_kind in by_kind.values():
+        rows += kernel_rows([problem for problem, _ in of_kind], [times for _, times in of_kind], expected)
+    return rows
+
+
+def kernel_rows(
+    problems: Sequence[Problem], times: Sequence[Mapping[Config, float]], expected: Expected | None = None
+) -> list[Entry]:
+    """Return the rows for the problems of one op and variant. ``times`` has each config's time on each problem.
+
+    A form that was not measured has the config that is expected to lose least.
+    """
     configs = sorted({config for each in times for config in each if config != DEFAULT})
     losses = np.full((len(problems), len(configs)), np.nan)
     gains = losses.copy()
@@ -114,8 +139,22 @@ def kernel_rows(problems: Sequence[Problem], times: Sequence[Mapping[Config, flo
             low = low if (op, name) == ("pointwise", "x") else max(low, (1 << powers[0]) // 2 + 1)
             ranges[name] = low, min(high, 1 << powers[-1])
         row = anything._replace(candidates=candidates, problems=len(part.numbers), **ranges)
-        rows += [row, *_exact(problems, measured, gains, part.numbers, row)]
+        rows += [
+            each._replace(
+                candidates=each.candidates + _other_form(each, [problems[number] for number in own], expected)
+            )
+            for each, own in ((row, part.numbers.tolist()), *_exact(problems, measured, gains, part.numbers, row))
+        ]
     return rows
+
+
+def _other_form(row: Entry, problems: Sequence[Problem], expected: Expected | None) -> tuple[Candidate, ...]:
+    """Return the config that is expected to lose least on all problems in the form that no config of the row has."""
+    losses = [expected.losses(problem) for problem in problems] if expected is not None else [{}]
+    known = {config.template for config in row.configs}
+    others = [config for config in sorted(set(losses[0]).intersection(*losses)) if config.template not in known]
+    least = min(others, key=lambda config: sum(each[config] for each in losses), default=None)
+    return () if least is None else (Candidate(least, None),)
 
 
 def _exact(
@@ -124,11 +163,11 @@ def _exact(
     gains: Losses,
     numbers: npt.NDArray[np.intp],
     of_part: Entry,
-) -> Iterator[Entry]:
+) -> Iterator[tuple[Entry, list[int]]]:
     """Yield rows for single sizes of a part at which another config is clearly faster than the config of its row.
 
     Configs of each form are compared, because a kernel with several reductions keeps its form. The rows have the part's
-    range of ``loads``.
+    range of ``loads``. With each are the numbers of its problems.
     """
     usual = {config.template: measured.configs.index(config) for config in reversed(of_part.configs)}
     by_problem: dict[Problem, list[int]] = {}
@@ -142,7 +181,7 @@ def _exact(
         if any(other is None or means[other] - means[place] > CLEARLY_FASTER for place, other in pairs):
             sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes if name != "loads"}
             candidates = tuple(Candidate(measured.configs[place], _gain(gains[own, place])) for place in places)
-            yield of_part._replace(candidates=candidates, problems=len(own), **sizes)
+            yield of_part._replace(candidates=candidates, problems=len(own), **sizes), own
 
 
 def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:

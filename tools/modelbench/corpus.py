@@ -582,7 +582,58 @@ def drawn(count: int) -> dict[str, Make]:
     return programs
 
 
-PROGRAMS |= drawn(280)
+def _layouts(*tensors: Tensor) -> Tensor:
+    """Work on tensors of which every other one is transposed."""
+    total = tensors[0]
+    for number, tensor in enumerate(tensors[1:], 1):
+        total = total * 0.5 + (tensor.transpose(1, 2) if number % 2 else tensor)
+    return total
+
+
+def _rotary_pairs(x: Tensor, y: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, ...]:
+    """Rotary embedding of neighbours, as in GPT-J, and heads before positions."""
+    pairs = (torch.stack((-each[..., 1::2], each[..., ::2]), -1).flatten(-2) for each in (x, y))
+    return tuple(
+        (each * cosine + turned * sine).transpose(1, 2).contiguous() for each, turned in zip((x, y), pairs, strict=True)
+    )
+
+
+_OF_LAYOUTS: dict[str, Callable[..., Any]] = {
+    "layer-norm": lambda x, y: F.layer_norm(x.transpose(1, 2) + y, y.shape[-1:]),
+    "residual-norm": lambda x, y: ((x.transpose(1, 2) + y), F.layer_norm(x.transpose(1, 2) + y, y.shape[-1:])),
+    "softmax": lambda x, y: torch.softmax(x.transpose(1, 2).float() * 0.125 + y.float(), -1).to(y.dtype),
+    "row-sum": lambda x, y: (x.transpose(1, 2).float() * y.float()).sum(-1),
+    "maximum": lambda x, y: (x.transpose(1, 2) + y).amax(-1),
+}
+
+
+def drawn_layouts(count: int) -> dict[str, Make]:
+    """Work that reads tensors along different dimensions: pointwise of many tensors, and reductions."""
+    draw = random.Random(1)
+    programs: dict[str, Make] = {}
+    while len(programs) < count:
+        width = draw.choice((16, 49, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072))
+        length = draw.choice((49, 64, 128, 196, 256, 350, 512, 784, 1024, 1500, 2048, 3136, 4096))
+        batch = 2 ** draw.randrange(8)
+        if not 2**18 <= batch * width * length <= 2**25:
+            continue
+        across, along = (batch, width, length), (batch, length, width)
+        kind, sizes = draw.random(), f"{batch}x{length}x{width}"
+        if kind < 0.5:
+            tensors = draw.randrange(2, 13)
+            shapes = [across if number % 2 else along for number in range(tensors)]
+            programs[f"drawn-layouts-{tensors}-{sizes}"] = partial(_function, _layouts, *shapes)
+        elif kind < 0.6 and width % 64 == 0:
+            heads, angles = (batch, length, width // 64, 64), (length, 1, 64)
+            make = partial(_function, _rotary_pairs, heads, heads, angles, angles)
+            programs[f"drawn-layouts-pairs-{sizes}"] = make
+        elif kind >= 0.6:
+            name = draw.choice(list(_OF_LAYOUTS))
+            programs[f"drawn-layouts-{name}-{sizes}"] = partial(_function, _OF_LAYOUTS[name], across, along)
+    return programs
+
+
+PROGRAMS |= drawn(280) | drawn_layouts(160)
 
 
 def _public(
