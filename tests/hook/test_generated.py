@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch._inductor.codegen.triton import FixedTritonConfig
 from torch.nn.functional import gelu, layer_norm
 
 import diode_lut
+from diode_lut.errors import MissError
 from diode_lut.receipts import GeneratedKernel, recorder
 from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
 from tests.hook.conftest import Artifacts
@@ -179,6 +181,43 @@ def test_nothing_verifies_it(rows: Rows) -> None:
     use_all(rows)
     with diode_lut.config.patch(policy="verify"):
         assert why_left(GELU) == "nothing verifies a config of a generated kernel"
+
+
+@pytest.mark.usefixtures("h200")
+def test_miss_is_an_error_beside_rows_of_ones_own(rows: Rows) -> None:
+    """With the setting strict, a kernel without an answer, or whose configs cannot run, is an error with the remedy."""
+    with diode_lut.config.patch(strict=True):
+        rows({"op": "pointwise", "configs": [TILED]})
+        for program, why in ((SOFTMAX, "no table and no model answers"), (GELU, "no config of .* can run")):
+            with pytest.raises(MissError, match=rf"{why}, which the setting strict forbids.* tune -- PROGRAM"):
+                kernels(program)
+        rows({"op": "pointwise", "variant": "flat", "configs": [{"template": "default"}]}, *EVERYTHING[1:])
+        assert kernels(GELU) == ["pointwise"]
+        assert kernels(TRANSPOSE) == [AS_CODE["tiled"]]
+
+
+@pytest.mark.usefixtures("h200")
+def test_miss_is_no_error_elsewhere(rows: Rows) -> None:
+    """Strict is not about kernels if no row of one's own is for any, nor about those that no row could change."""
+    with diode_lut.config.patch(strict=True):
+        rows({"op": "mm", "configs": [{"template": "aten"}]})
+        assert why_left(GELU) == "no table and no model answers"
+        rows({"op": "reduction", "configs": [LOOPED]})
+        assert why_left(LEFT["a size changes"][0]).startswith("a size may change")
+        with diode_lut.config.patch(generated=False):
+            assert kernels(GELU) == ["pointwise"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_miss_is_an_error_beside_a_function(rows: Rows) -> None:
+    """A function that is registered for generated kernels counts as rows of one's own do."""
+    rows({"op": "mm", "configs": [{"template": "aten"}]})
+    for generated in (False, True):
+        registered = diode_lut.register_chooser(lambda *_: None, name="none", digest="1", generated=generated)
+        forbidden: AbstractContextManager[Any]
+        forbidden = pytest.raises(MissError, match="no table and no model answers") if generated else nullcontext()
+        with registered, diode_lut.config.patch(strict=True, tiers=("user", "chooser")), forbidden:
+            assert kernels(GELU) == ["pointwise"]
 
 
 LEFT: dict[str, tuple[Program, str]] = {
