@@ -81,22 +81,24 @@ def fixed_arguments(
     now.record_generated(decision, config)
     if config == DEFAULT:
         return {}
-    more: dict[str, Any] = {"fixed_config": _WithX({**values})}
+    more: dict[str, Any] = {"fixed_config": _AtLeastTwo({**values})}
     if config.template in KEEPS_R:
         more["override_persistent_reduction"] = KEEPS_R[config.template]
     return more
 
 
-class _WithX(FixedTritonConfig):
-    """A fixed config that tells Inductor of two rows where there is one.
+class _AtLeastTwo(FixedTritonConfig):
+    """A fixed config that tells Inductor of blocks of two elements along x and y where they have one.
 
-    With one, Inductor leaves x out of the code of a persistent reduction, which is not the code that was timed, and
-    breaks compiles before torch 2.14. Masks that two rows do not need, one row does not need either.
+    With one along x, Inductor leaves x out of the code of a persistent reduction, which is not the code that was timed,
+    and breaks compiles before torch 2.14. With one along y, it leaves out the mask, which a grid of more than 65,535
+    programs along y needs: it becomes a grid of several such, whose last may go beyond the tensors. Masks that blocks
+    of two do not need, blocks of one do not need either.
     """
 
     def __getitem__(self, item: str) -> int:
         value: int = super().__getitem__(item)  # type: ignore[no-untyped-call]
-        return 2 if item == "XBLOCK" and value == 1 else value
+        return 2 if item in ("XBLOCK", "YBLOCK") and value == 1 else value
 
 
 def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any]) -> Problem:

@@ -417,6 +417,17 @@ def test_one_row_of_a_persistent_reduction_keeps_x(rows: Rows) -> None:
 
 
 @pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(("rows_of_tiles", "masked"), [(65_534, False), (65_537, True), (65_538, True)])
+def test_grid_along_y_is_masked(rows_of_tiles: int, masked: bool, rows: Rows) -> None:
+    """Beyond 65,535 programs along y, some are outside of the tensors, even if a block has one row."""
+    rows({"op": "pointwise", "configs": [{**TILED, "block_y": 1}]})
+    shapes = (1, rows_of_tiles, 96), (1, 96, rows_of_tiles)
+    (source,) = lower(lambda x, y: x.transpose(1, 2) + y, *(Input(shape, torch.float32) for shape in shapes)).triton_kernels
+    assert config_in(source) == {**AS_CODE["tiled"], "YBLOCK": 1}
+    assert ("ymask = yindex < ynumel" in source) == masked
+
+
+@pytest.mark.usefixtures("h200")
 def test_several_reductions_keep_the_form(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
     """A softmax stays persistent. Rows are for kernels with one reduction too, so there is no warning."""
     rows({"op": "reduction", "configs": [LOOPED, PERSISTENT]})
