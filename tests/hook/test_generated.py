@@ -152,7 +152,8 @@ def test_the_problem_is_read_off_the_kernel(program: Program, problem: str, rows
 SETTINGS = [
     *("coordinate_descent_tuning", "max_autotune", "max_autotune_pointwise", "deterministic"),
     *("triton.cooperative_reductions", "triton.force_cooperative_reductions", "triton.multi_kernel"),
-    *("triton.use_block_ptr", "test_configs.force_filter_reduction_configs"),
+    *("triton.use_block_ptr", "triton.use_tensor_descriptor", "triton.native_matmul", "batch_invariant"),
+    "test_configs.force_filter_reduction_configs",
 ]
 
 
@@ -161,6 +162,8 @@ SETTINGS = [
 def test_inductors_settings_win(setting: str, rows: Rows) -> None:
     """A setting of Inductor's that says something about these kernels leaves them to Inductor."""
     use_all(rows)
+    if "batch" in setting and not hasattr(inductor_config, setting):
+        pytest.skip("this release has no such setting")
     with inductor_config.patch({setting: 1 if setting.endswith("kernel") else True}):
         assert why_left(GELU) == f"Inductor's setting {setting} decides"
 
@@ -222,6 +225,12 @@ def test_miss_is_an_error_beside_a_function(rows: Rows) -> None:
 
 LEFT: dict[str, tuple[Program, str]] = {
     "a size changes": ((gelu, [Input((8192, 1536), dynamic=(0,))]), "a size may change"),
+    "a size is known when it runs": ((gelu, [Input((8192, 1536), dynamic=(0,), unbacked=True)]), "a size may change"),
+    "rows of tiles change": (
+        (TRANSPOSE[0], [Input((64, 128, 384), dynamic=(0,)), Input((64, 384, 128), dynamic=(0,))]),
+        "a size may change",
+    ),
+    "columns change": ((COLUMNS[0], [Input((128, 8192), dynamic=(1,), most=8192)]), "a size may change"),
     "r changes": ((SOFTMAX[0], [Input((8192, 128), dynamic=(1,), most=512)]), "a size may change"),
     "scan": ((lambda x: x.cumsum(-1), [Input((128, 512))]), "Inductor decides about override_cooperative_reduction"),
     "sort": ((lambda x: x.sort(-1)[0], [Input((128, 64), torch.float32)]), "Inductor decides about override_coop"),
@@ -270,6 +279,24 @@ def test_several_kernels_in_one(rows: Rows) -> None:
     use_all(rows)
     found, noted = recorded((lambda x, y: torch._foreach_add([x, y], 1), [Input((64, 64)), Input((32, 32))]))
     assert (found, noted) == (["foreach"], {})
+
+
+@pytest.mark.usefixtures("h200")
+def test_combo_kernels_are_inductors(rows: Rows) -> None:
+    """With ``combo_kernels``, reductions beside each other become one kernel, about which nothing is asked."""
+    use_all(rows, PERSISTENT)
+    program = (lambda x, y: (x.float().sum(-1), y.float().sum(-1)), [Input((512, 640)), Input((100, 800))])
+    assert kernels(program) == [AS_CODE["persistent"]] * 2
+    with inductor_config.patch(combo_kernels=True):
+        assert recorded(program) == (["persistent_reduction"], {})
+
+
+@pytest.mark.usefixtures("h200")
+def test_sizes_change_for_some_kernels(rows: Rows) -> None:
+    """A kernel of a graph whose sizes may change has its row if its own sizes are fixed."""
+    use_all(rows)
+    program = (lambda x, y: (x.relu(), y.relu()), [Input((100, 640), dynamic=(0,), most=512), Input((100, 800))])
+    assert kernels(program) == ["pointwise", AS_CODE["flat"]]
 
 
 @pytest.mark.usefixtures("h200")
