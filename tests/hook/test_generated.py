@@ -449,7 +449,9 @@ def test_grid_along_y_is_masked(rows_of_tiles: int, masked: bool, rows: Rows) ->
     """Beyond 65,535 programs along y, some are outside of the tensors, even if a block has one row."""
     rows({"op": "pointwise", "configs": [{**TILED, "block_y": 1}]})
     shapes = (1, rows_of_tiles, 96), (1, 96, rows_of_tiles)
-    (source,) = lower(lambda x, y: x.transpose(1, 2) + y, *(Input(shape, torch.float32) for shape in shapes)).triton_kernels
+    (source,) = lower(
+        lambda x, y: x.transpose(1, 2) + y, *(Input(shape, torch.float32) for shape in shapes)
+    ).triton_kernels
     assert config_in(source) == {**AS_CODE["tiled"], "YBLOCK": 1}
     assert ("ymask = yindex < ynumel" in source) == masked
 
