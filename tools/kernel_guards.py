@@ -237,6 +237,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda *_: iter(())"),
             GENERATED + "test_config_that_cannot_run_gives_way",
         ),
+        "generated-steps": (
+            "Generated.faults_on",
+            Without("step"),
+            GENERATED + "test_config_that_cannot_run_gives_way",
+        ),
     },
     "diode_lut.hook.lists": {
         "grouped-sizes-change": ("is_plain", TRUE, GROUPED + "test_sizes_that_change_are_inductors"),

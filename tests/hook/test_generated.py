@@ -337,6 +337,7 @@ CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
     "tiles": (TRANSPOSE, FLAT, "has a y"),
     "registers": (NORM, {**PERSISTENT, "block_x": 32}, "elements in a block"),
     "long r": ((LONG[0], [Input((1024, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
+    "exact sums": ((LONG[0], [Input((1024, 1 << 14))]), {**LOOPED, "block_r": 32}, "in steps of 32 (allowed: from 64)"),
     "float8": (
         (lambda x: x.to(torch.float8_e5m2), [Input((512, 512))]),
         {**FLAT, "block_x": 128},
