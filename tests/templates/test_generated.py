@@ -23,7 +23,7 @@ def error(numbers: npt.NDArray[np.float32], steps: int) -> float:
 
 
 def test_steps_cost_digits() -> None:
-    """With the most steps that are allowed a sum has about three times the error of a few, one by one over ten times."""
+    """With the most steps that are allowed a sum has three times the error of a few, and one by one over ten times."""
     numbers = np.random.default_rng(0).standard_normal((256, 8192)).astype(np.float32)
     few, most, one_by_one = (error(numbers, steps) for steps in (4, MAX_STEPS, 8192))
     assert 2 < most / few < 4
