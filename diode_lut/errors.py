@@ -169,7 +169,7 @@ class SettingError(DiodeLutError, ValueError):
 
 
 class MissError(DiodeLutError):
-    """A GEMM is left to Inductor, against the setting ``strict``."""
+    """A GEMM or a generated kernel is left to Inductor, against the setting ``strict``."""
 
 
 class ReceiptError(DiodeLutError):

@@ -24,7 +24,7 @@ VARIABLE = "_DIODE_LUT_PROBE"
 TRACED = "trace:"
 
 RECORDING = "_DIODE_LUT_KERNELS"
-"""The environment variable with the directory of generated kernels, in programs whose kernels ``tune`` records."""
+"""The environment variable with the directory of generated kernels, in programs whose kernels are recorded."""
 
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
 """How names begin, in a trace, of a graph's first call, with its tuning of kernels, and of later calls.

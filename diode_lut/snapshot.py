@@ -125,7 +125,7 @@ class Snapshot:
         recorder.served(decision, served)
         if served or not self.settings.strict:
             return
-        why = f"no config of {decision.where} can run" if decision.configs else "no table and no model answers"
+        why = recorder.why_missed(decision)
         over = f" for {decision.over}" if decision.over else ""
         problem = json.dumps([decision.problem.to_json()])
         raise MissError(
@@ -151,9 +151,19 @@ class Snapshot:
         log.debug("%s on %s: there is no choice: %s", problem, device, reason)
 
     def record_generated(self, decision: Decision, served: Config | None) -> None:
-        """Record the decision about a generated kernel, and the config that it has. None if Inductor decides."""
+        """Record the decision about a generated kernel, and the config that it has. None if Inductor decides.
+
+        That is a MissError under the setting ``strict`` if the user has rows or a function for such kernels. Without,
+        most kernels are left to Inductor, since shipped rows end where measurements end.
+        """
         recorder.generated(decision, served)
         log.debug("%s: %s", decision.problem, served or "left to Inductor")
+        if served is None and self.settings.strict and self._sources_for(decision.hardware).has_own_kernels:
+            raise MissError(
+                f"{decision.problem} on {decision.hardware}: {recorder.why_missed(decision)}, which the setting strict "
+                "forbids beside rows of your own for generated kernels; to measure it: python -m diode_lut tune -- "
+                "PROGRAM; to leave it to Inductor: a row with the template default"
+            )
 
     def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record why no table is asked about a generated kernel."""

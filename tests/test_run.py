@@ -105,6 +105,15 @@ def test_a_program_is_not_started_in_vain(tmp_path: Path) -> None:
         assert "nosuch" in done.stderr
 
 
+def test_kernels_are_recorded(tmp_path: Path) -> None:
+    """All processes get the directory, and leave generated kernels to Inductor; the last line counts the kernels."""
+    program = "import os; print(os.environ['_DIODE_LUT_KERNELS'], os.environ['DIODE_LUT_GENERATED'])"
+    done = run("run", "--kernels", "its/kernels", "--", sys.executable, "-c", program, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'its' / 'kernels'} 0\n"), done.stderr
+    assert done.stderr.splitlines()[-1] == "diode-lut: kernels that Inductor generated: 0 in its/kernels"
+    assert list((tmp_path / "its" / "kernels").iterdir()) == []
+
+
 def test_the_receipts_of_all_processes_become_one(tmp_path: Path) -> None:
     """Programs that run one after the other, and at the same time, are all in the receipt, and in the summary."""
     script = f"{sys.executable} {ASK} ask; {sys.executable} {ASK} ask ask & {sys.executable} {ASK} ask; wait"

@@ -114,7 +114,7 @@ def lower_gemms(epilogue: Callable[[torch.Tensor], torch.Tensor] | None = None) 
 
 def kernels(path: Path) -> str:
     """A table with rows for all generated kernels."""
-    looped = {"template": "looped_reduction", "block_x": 2, "block_r": 64, "num_warps": 2}
+    looped = {"template": "looped_reduction", "block_x": 8, "block_r": 64, "num_warps": 2}
     flat = {"template": "pointwise", "block_x": 512, "num_warps": 2}
     return table(path, [{"op": "pointwise", "configs": [flat]}, {"op": "reduction", "configs": [looped]}])
 

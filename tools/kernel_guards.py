@@ -219,7 +219,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "generated-sizes-change": ("is_plain", TRUE, GENERATED + "test_left_to_inductor"),
         "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
-        "generated-rocm": ("fixed_arguments", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
+        "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
         "generated-persistent": (
             "_fixed",
@@ -227,7 +227,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             GENERATED + "test_persistent_reductions_are_off",
         ),
         "generated-form": ("_fixed", Without("changes_form"), GENERATED + "test_several_reductions_keep_the_form"),
-        "generated-tiles": ("_fixed", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-tiles": ("_values", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),
     },
@@ -235,6 +235,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "generated-registers": (
             "Generated.faults_on",
             Instead("lambda *_: iter(())"),
+            GENERATED + "test_config_that_cannot_run_gives_way",
+        ),
+        "generated-steps": (
+            "Generated.faults_on",
+            Without("step"),
             GENERATED + "test_config_that_cannot_run_gives_way",
         ),
     },

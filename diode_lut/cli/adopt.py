@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import FILE, MINUTES, PROBLEMS, TABLE, Output, Typed, git_output
-from diode_lut.cli.inputs import problems_of, require_inductor, require_torch
+from diode_lut.cli.arguments import FILE, KERNELS, MINUTES, PROBLEMS, TABLE, Output, Typed, git_output
+from diode_lut.cli.inputs import kernels_of, problems_of, require_inductor, require_torch
 from diode_lut.cli.output import STOPPED, say
 from diode_lut.errors import HardwareError, SettingError, as_lines, install_command, printable
 from diode_lut.files import require_writable
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     default="models",
     help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
 )
+@KERNELS
 @click.option(
     "--device",
     type=click.Choice(("cuda", "cpu", "all")),
@@ -55,7 +56,12 @@ if TYPE_CHECKING:
     "--measured-by", metavar="NAME", help="Who measures, such as 'Name <address>'.  [default: as git calls you]"
 )
 def adopt_command(
-    budget: float, problem_file: Typed, device: str | None, output: Path, measured_by: str | None
+    budget: float,
+    problem_file: Typed,
+    kernel_directory: Path | None,
+    device: str | None,
+    output: Path,
+    measured_by: str | None,
 ) -> int | None:
     """Make a table for a device that has none, within a time budget.
 
@@ -66,6 +72,7 @@ def adopt_command(
     _require_packages(device)
     require_inductor("adopt")
     problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
+    kernels = kernels_of(kernel_directory)
     interrupt_on_signals()  # so that a killed run removes its temporary files
     from diode_lut.cli.tables import check_table
     from diode_lut.contribute.adopt import Folder, adopt, complete
@@ -78,7 +85,14 @@ def adopt_command(
     measured_by = _git_user() if measured_by is None else measured_by
     try:
         adopted = adopt(
-            problems, output, name=name, budget_s=60 * budget, measured_by=measured_by, device=device, report=report
+            problems,
+            output,
+            name=name,
+            budget_s=60 * budget,
+            measured_by=measured_by,
+            device=device,
+            kernels=kernels,
+            report=report,
         )
         lines = complete(adopted, folder, report)
     except KeyboardInterrupt:
@@ -130,6 +144,7 @@ def _git_user() -> str:
 
 @click.command("verify")
 @click.argument("table_file", metavar="[TABLE]", required=False, type=TABLE)
+@KERNELS
 @click.option(
     "--device",
     type=click.Choice(("cuda", "cpu")),
@@ -151,7 +166,14 @@ def _git_user() -> str:
     default=Path("drifted.json"),
     help="The problem file to write, with the problems that drifted; without any it is not written.",
 )
-def verify_command(table_file: Typed | None, device: str | None, budget: float, rows: int, output: Path) -> int:
+def verify_command(
+    table_file: Typed | None,
+    kernel_directory: Path | None,
+    device: str | None,
+    budget: float,
+    rows: int,
+    output: Path,
+) -> int:
     """Say whether a table's answers hold on this machine.
 
     TABLE is a file or the name of a shipped table, by default the first to answer on this device. It measures a sample
@@ -162,6 +184,7 @@ def verify_command(table_file: Typed | None, device: str | None, budget: float, 
 
     begun = time.monotonic()
     require_writable(output)
+    kernels = kernels_of(kernel_directory)
     require_inductor("verify")
     interrupt_on_signals()  # so that a killed run removes its temporary files
     import orjson
@@ -189,7 +212,8 @@ def verify_command(table_file: Typed | None, device: str | None, budget: float, 
         device=device,
         budget_s=60 * budget,
         begun=begun,
-        sample=sample_of(comparable(table, datasets), rows),
+        sample=sample_of(comparable(table, datasets, kernels), rows),
+        kernels=kernels,
         report=lambda text: say(text, err=True),
     )
     other = f"is for {table.hardware}, this is {found}; of its gains the sample says: {drift.verdict}"

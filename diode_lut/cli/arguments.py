@@ -273,6 +273,15 @@ FILE = _FileType(names=False)
 """Another file to read, such as a dataset."""
 
 
+KERNELS = click.option(
+    "--kernels",
+    "kernel_directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Measure the generated kernels too that `run --kernels` recorded in this directory. Their code runs.",
+)
+
+
 def _standard_input(ctx: click.Context | None) -> bytes:
     """Read all of standard input, once in a command."""
     found = ctx.meta if ctx is not None else {}

@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.output import progress_bars, say
-from diode_lut.errors import BROKEN_IMPORT, DatasetError, SettingError, TableError, install_command, printable
+from diode_lut.errors import (
+    BROKEN_IMPORT,
+    CollectError,
+    DatasetError,
+    SettingError,
+    TableError,
+    install_command,
+    printable,
+)
 from diode_lut.files import require_writable
 
 if TYPE_CHECKING:
     from diode_lut.cli.arguments import Typed
     from diode_lut.dataset import Dataset, Record
     from diode_lut.hardware import Hardware
+    from diode_lut.measure.problems import RecordedKernel
     from diode_lut.model.ranking import Model
     from diode_lut.problem import Problem
     from diode_lut.table import Table
@@ -98,6 +107,16 @@ def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> l
     if typed.contents is None and not typed.path.exists():
         raise click.UsageError(f"--problems: {name}: no such file, and no shipped set ({', '.join(SETS)})")
     return read_problems(typed.path, find_hardware, typed.contents)
+
+
+def kernels_of(directory: Path | None) -> list[RecordedKernel]:
+    """Read the generated kernels that were recorded in a directory. CollectError if there are none."""
+    from diode_lut.measure.problems import read_kernels
+
+    kernels = [] if directory is None else read_kernels(directory)
+    if directory is not None and not kernels:
+        raise CollectError(f"{directory}: no kernel is recorded there (`diode-lut run --kernels` records a program's)")
+    return kernels
 
 
 def require_torch(command: str) -> None:

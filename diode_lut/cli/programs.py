@@ -16,6 +16,7 @@ from diode_lut.cli.inputs import read_whole_table
 from diode_lut.cli.output import say
 from diode_lut.errors import SettingError, as_command, install_command
 from diode_lut.files import require_writable, write_atomically
+from diode_lut.probe import RECORDING
 from diode_lut.settings import USER, autoregister, config
 
 if TYPE_CHECKING:
@@ -51,10 +52,23 @@ _STOP_AFTER = click.option(
     help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
 )
 @click.option("--no-receipt", is_flag=True, help="Write no receipt, only the summary.")
+@click.option(
+    "--kernels",
+    "kernel_directory",
+    metavar="DIR",
+    type=Output(file_okay=False, dir_okay=True, allow_dash=False),
+    help="Record the kernels that Inductor generates in this directory, for `adopt`, `verify` and `collect`. Inductor "
+    "chooses their configs in this run.",
+)
 @_COMMAND
 @click.pass_context
 def run_command(
-    ctx: click.Context, command: tuple[str, ...], tables: tuple[str, ...], receipt: Path | None, no_receipt: bool
+    ctx: click.Context,
+    command: tuple[str, ...],
+    tables: tuple[str, ...],
+    receipt: Path | None,
+    no_receipt: bool,
+    kernel_directory: Path | None,
 ) -> int:
     """Run a program with tuned kernels, without an edit.
 
@@ -67,11 +81,15 @@ def run_command(
 
     if receipt is not None and no_receipt:
         raise click.UsageError("--receipt and --no-receipt exclude each other")
+    environment = _with_tables(tables)
+    if kernel_directory is not None:
+        kernel_directory.mkdir(parents=True, exist_ok=True)
+        environment |= {RECORDING: str(kernel_directory.absolute()), "DIODE_LUT_GENERATED": "0"}
     try:
         gettempdir()
     except FileNotFoundError:
         _tell("no receipt and no summary: there is no directory for temporary files that can be written (TMPDIR)")
-        return run_program(command, armed(_with_tables(tables))).code
+        return run_program(command, armed(environment)).code
     destination = receipt
     if not receipt and not no_receipt:
         default = Path(os.environ.get("DIODE_LUT_RECEIPT") or "diode-lut-receipt.json").absolute()
@@ -85,8 +103,10 @@ def run_command(
             raise
         _tell(f"{destination}: no receipt is written: {error.strerror}")
         destination = None
-    run = run_with_receipt(command, _with_tables(tables), destination)
+    run = run_with_receipt(command, environment, destination)
     _tell(*summary(run, destination, command_line(ctx, "tune", command)))
+    if kernel_directory is not None:
+        _tell(f"kernels that Inductor generated: {len([*kernel_directory.glob('*.json')])} in {kernel_directory}")
     return run.ended.code
 
 

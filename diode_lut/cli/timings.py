@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from diode_lut.cli.arguments import (
     DATASET,
     DTYPE,
     FILE,
+    KERNELS,
     LAYOUT,
     MINUTES,
     OP,
@@ -30,7 +31,14 @@ from diode_lut.cli.arguments import (
     output_option,
     require_kind,
 )
-from diode_lut.cli.inputs import problems_of, read_datasets, read_whole_table, require_inductor, say_losses
+from diode_lut.cli.inputs import (
+    kernels_of,
+    problems_of,
+    read_datasets,
+    read_whole_table,
+    require_inductor,
+    say_losses,
+)
 from diode_lut.cli.output import STOPPED, Minutes, in_a_file, is_standard, say, write
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
@@ -42,7 +50,6 @@ from diode_lut.process import interrupt_on_signals
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.measure.collector import Pass
-    from diode_lut.measure.problems import RecordedKernel
     from diode_lut.problem import Problem
 
 
@@ -56,13 +63,7 @@ if TYPE_CHECKING:
     '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
     "receipt, whose misses on devices like this one are measured.",
 )
-@click.option(
-    "--kernels",
-    "kernel_directory",
-    metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Measure the generated kernels in this directory, where `tune` recorded them, besides problems, if any.",
-)
+@KERNELS
 @click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
     "--log-normal",
@@ -158,14 +159,7 @@ def collect_command(
                 raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} goes with --random only")
         find_hardware: Callable[[], Hardware] = partial(detect_hardware, "cuda" if device == "all" else device)
         problems = problems_of(problem_file, None if scheduler else find_hardware)
-    kernels: Sequence[RecordedKernel] = ()
-    if kernel_directory:
-        from diode_lut.measure.problems import read_kernels
-
-        kernels = read_kernels(kernel_directory)
-        if not kernels:
-            reason = "no kernel is recorded there (`diode-lut tune` records a program's)"
-            raise CollectError(f"{kernel_directory}: {reason}")
+    kernels = kernels_of(kernel_directory)
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect

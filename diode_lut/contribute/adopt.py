@@ -32,6 +32,7 @@ from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.collector import Executor, collect, open_executor
 from diode_lut.measure.methods import METHODS
+from diode_lut.measure.problems import RecordedKernel
 from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import NO_EPILOGUE, Problem
@@ -219,12 +220,13 @@ def adopt(
     budget_s: float,
     measured_by: str = "",
     device: str | None = None,
+    kernels: Sequence[RecordedKernel] = (),
     report: Report = lambda _: None,
 ) -> Adopted:
     """Measure the problems in their order within the budget, check the measurements, and build a table.
 
     Measurements of an earlier run in ``root`` are kept. ``name`` is the name of the set of problems, ``measured_by``
-    the person who measures.
+    the person who measures. ``kernels`` are generated kernels of a program, and are measured first.
 
     CollectError if others use the GPU, if heat or power slowed it down, or if gains are not found again. Then no table
     is written. Other errors are those of ``collect`` and ``build``.
@@ -238,7 +240,8 @@ def adopt(
         if setup.device == "cpu":
             machine = Machine("cpu")
         with machine.watched():
-            left = _measure(problems, folder.timings, executor, begin + _MEASURING * budget_s, device, report)
+            work: list[Problem | RecordedKernel] = [*kernels, *problems]
+            left = _measure(work, folder.timings, executor, begin + _MEASURING * budget_s, device, report)
             dataset = folder.dataset(setup.header.hardware, name)
             _pack_finished(folder.timings, dataset, METHODS[setup.method][-1], measured_by)
             built = build([read_dataset(dataset)])
@@ -246,7 +249,9 @@ def adopt(
             now = time.monotonic()
             seconds = max(begin + _CHECKING * budget_s - now, (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
-            drift = measure_drift(built.table, gains, executor, seconds, now, device=device, report=report)
+            drift = measure_drift(
+                built.table, gains, executor, seconds, now, device=device, kernels=kernels, report=report
+            )
     drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
     _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
     table = folder.tables / f"{slug(setup.header.hardware.name)}.json"
@@ -260,24 +265,26 @@ def _require(faults: Sequence[str]) -> None:
 
 
 def _measure(
-    problems: Sequence[Problem],
+    work: Sequence[Problem | RecordedKernel],
     path: Path,
     executor: Executor,
     deadline: float,
     device: str | None,
     report: Report,
 ) -> int:
-    """Measure batches until the deadline, and return the number of remaining problems.
+    """Measure batches of problems and kernels until the deadline, and return the number of the remaining.
 
     The last batch is smaller if a whole batch would take longer than the remaining time.
     """
     done, left, took = 0, 0, 0.0
-    while done < len(problems) and (remaining := deadline - time.monotonic()) > 0:
+    while done < len(work) and (remaining := deadline - time.monotonic()) > 0:
         begin = time.monotonic()
         size = max(1, int(BATCH * min(1.0, remaining / took))) if took else FIRST_BATCH
-        batch = problems[done : done + size]
+        batch = work[done : done + size]
+        kernels = [each for each in batch if isinstance(each, RecordedKernel)]
+        problems = [each for each in batch if isinstance(each, Problem)]
         left = 0
-        for each in collect(batch, path, device=device, executor=executor, budget_s=remaining):
+        for each in collect(problems, path, device=device, executor=executor, budget_s=remaining, kernels=kernels):
             tally: Counter[str] = Counter()
             for outcome in each.outcomes:
                 tally[outcome.status] += 1
@@ -288,8 +295,8 @@ def _measure(
         if tally["measured"]:
             took = (time.monotonic() - begin) * BATCH / len(batch)
         seconds = max(0.0, deadline - time.monotonic())
-        report(f"{done - left} of {len(problems)} problems are done; {seconds:.0f} s are left for more")
-    return len(problems) - done + left
+        report(f"{done - left} of {len(work)} problems are done; {seconds:.0f} s are left for more")
+    return len(work) - done + left
 
 
 def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str) -> None:

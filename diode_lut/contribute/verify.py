@@ -18,8 +18,8 @@ from diode_lut.build.rows import WIDE
 from diode_lut.dataset import Dataset
 from diode_lut.evaluate import geometric_mean
 from diode_lut.measure.collector import Executor, InProcess, collect
-from diode_lut.measure.problems import ends
-from diode_lut.problem import Problem
+from diode_lut.measure.problems import RecordedKernel, ends
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.table import Entry, Table
 from diode_lut.table.row import is_point
 from diode_lut.templates.config import BASELINES, baseline
@@ -172,21 +172,23 @@ def sample_of(gains: Gains, count: int, seed: int = 0) -> Gains:
     return {problems: gains[problems] for problems in (*top, *drawn)}
 
 
-def comparable(table: Table, datasets: Iterable[Dataset] = ()) -> Gains:
+def comparable(table: Table, datasets: Iterable[Dataset] = (), kernels: Iterable[RecordedKernel] = ()) -> Gains:
     """Return all rows with a recorded gain to compare.
 
-    ``datasets`` are the available datasets of the table. Rows whose first config is ``aten`` record no gain, and are
-    left out, as are rows with more than MAX_PROBLEMS problems.
+    ``datasets`` are the available datasets of the table, and ``kernels`` the generated kernels that can be measured.
+    Rows whose first config is ``aten`` record no gain, and are left out, as are rows with more than MAX_PROBLEMS
+    problems, and rows for generated kernels that are not the recorded ones.
     """
     measured: defaultdict[Entry, Problems] = defaultdict(tuple)
-    for problem in sorted({record.problem for dataset in datasets for record in dataset}):
+    of_gemms = {record.problem for dataset in datasets for record in dataset if record.problem.op not in GENERATED}
+    for problem in sorted({*of_gemms, *(kernel.problem for kernel in kernels)}):
         row = table.lookup(problem)
         if row is not None:
             measured[row] += (problem,)
     found = {}
     for entry in table.entries:
         if entry.best.config not in BASELINES and entry.best.gain_permille:
-            problems = measured[entry] if measured else _told(entry)
+            problems = measured[entry] if of_gemms or entry.op in GENERATED else _told(entry)
             known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
             if known and all(table.lookup(each) == entry for each in problems):
                 found[problems] = entry.best.gain_permille / 1000
@@ -207,17 +209,20 @@ def verify(
     budget_s: float = 60.0,
     begun: float | None = None,
     sample: Gains | None = None,
+    kernels: Sequence[RecordedKernel] = (),
     report: Report = lambda _: None,
 ) -> Drift:
     """Measure rows of the table against ``aten``, and compare their gains with the recorded gains.
 
-    Rows that seem to have drifted, and some others, are measured twice. ``device``, ``method`` and the errors are those
-    of ``collect``. It measures in this process, so a hanging kernel ends the process. No row is begun after
-    ``budget_s`` seconds, counted as in ``measure_drift``, from now or from ``begun``.
+    Rows that seem to have drifted, and some others, are measured twice. ``device``, ``method``, ``kernels`` and the
+    errors are those of ``collect``. It measures in this process, so a hanging kernel ends the process. No row is begun
+    after ``budget_s`` seconds, counted as in ``measure_drift``, from now or from ``begun``.
     """
     begun = time.monotonic() if begun is None else begun
-    gains = sample_of(comparable(table), SAMPLE) if sample is None else sample
-    return measure_drift(table, gains, InProcess(), budget_s, begun, device=device, method=method, report=report)
+    gains = sample_of(comparable(table, kernels=kernels), SAMPLE) if sample is None else sample
+    return measure_drift(
+        table, gains, InProcess(), budget_s, begun, device=device, method=method, kernels=kernels, report=report
+    )
 
 
 def measure_drift(
@@ -229,6 +234,7 @@ def measure_drift(
     *,
     device: str | None = None,
     method: str | None = None,
+    kernels: Sequence[RecordedKernel] = (),
     report: Report = lambda _: None,
 ) -> Drift:
     """Verify with an open executor.
@@ -250,7 +256,8 @@ def measure_drift(
             problems = [problem for row in rows for problem in row]
             found: dict[Problem, float] = {}
             if not is_over(share):
-                with closing(again(table, problems, path, executor, device=device, method=method)) as measured:
+                passes = again(table, problems, path, executor, device=device, method=method, kernels=kernels)
+                with closing(passes) as measured:
                     for problem, gain in measured:
                         started = min(started, time.monotonic())
                         found |= {} if gain is None else {problem: gain}
@@ -283,12 +290,16 @@ def again(
     *,
     device: str | None,
     method: str | None,
+    kernels: Sequence[RecordedKernel] = (),
 ) -> Generator[tuple[Problem, float | None]]:
-    """Time the table's answers and ``aten``, with the records in a new dataset, and yield each problem's gain.
+    """Time the table's answers and the baseline, with the records in a new dataset, and yield each problem's gain.
 
-    A gain is 0 if the answer failed. If ``aten`` failed there is no gain.
+    A gain is 0 if the answer failed. If the baseline failed there is no gain.
     """
-    with closing(collect(problems, path, device=device, method=method, table=table, executor=executor)) as passes:
+    gemms = [problem for problem in problems if problem.op not in GENERATED]
+    wanted = [kernel for kernel in kernels if kernel.problem in set(problems)]
+    passes = collect(gemms, path, device=device, method=method, table=table, executor=executor, kernels=wanted)
+    with closing(passes):
         for outcome in chain.from_iterable(each.outcomes for each in passes):
             times = outcome.record.times if outcome.record else {}
             entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))

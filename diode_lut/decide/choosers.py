@@ -158,6 +158,11 @@ class ChooserSource(Source):
         """The chooser and every field of the hardware."""
         return f"{self.digest} {self.chooser.generated} {tuple(self.hardware)!r}"
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it is asked about them."""
+        return self.chooser.generated
+
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the configs of the function. As in rows, they may have a ``pad`` without ``padding``."""
         del threshold, padding

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from diode_lut.errors import as_lines, printable
 from diode_lut.hardware import Hardware
-from diode_lut.problem import MATMUL_SIZES, OP_SIZES, Problem
+from diode_lut.problem import GENERATED, MATMUL_SIZES, OP_SIZES, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, MODEL, Settings
 from diode_lut.table import Entry, Table, of_kind
 from diode_lut.templates.config import ATEN, Config, baseline
@@ -116,6 +116,11 @@ class Source(ABC):
         """Everything that its answers depend on besides the problem and the threshold."""
         return self.digest
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether it may answer about generated kernels."""
+        return False
+
     @abstractmethod
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the answer, or None without a match.
@@ -198,6 +203,11 @@ class TableSource(Source):
     def digest(self) -> str:
         """SHA-256 of the table's file, in hexadecimal."""
         return self.table.digest
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there are rows for generated kernels."""
+        return any(entry.op in GENERATED for entry in self.table.entries)
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the answer of the most specific row for the problem."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +25,8 @@ from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.answer import CannotRun, in_force
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
-from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.snapshot import InductorSnapshot, snapshot
+from diode_lut.hook.switch import is_off
 from diode_lut.hook.versions import KEEPS_R, KWARGS
 from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.snapshot import skip
@@ -41,6 +43,9 @@ _DECIDING = (
 _LEFT_OPEN = {"features", "tiling_scores"}
 """The arguments of a kernel about whose form and blocks nothing is decided yet."""
 
+_LEAST_MEMORY = 48 << 10
+"""Bytes of shared memory that a block has on any GPU."""
+
 _LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
 """Least elements for each thread of a kernel that converts numbers to or from a type, as Inductor has it."""
 
@@ -53,18 +58,22 @@ def fixed_arguments(
     ``tiling`` has the sizes of the kernel's dimensions.
     """
     device = V.graph.get_current_device_or_throw()
-    if device.type != "cuda" or torch.version.hip:
+    known = _contexts.get(V.graph)
+    if known is None:
+        known = _contexts[V.graph] = {}
+    if device not in known:
+        known[device] = _context(device)
+    context = known[device]
+    if context is None or is_off():
         return {}
-    now = snapshot()
-    if not in_force(now) or not now.settings.generated:
-        return {}
+    now, name = context.now, context.device
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
-    why = _why_left(kernel_class, features, tiling, arguments, now.settings.policy)
+    why = _why_left(kernel_class, features, tiling, arguments, context)
     if why:
-        now.record_generated_left(problem, device, why)
+        now.record_generated_left(problem, name, why)
         return {}
-    decision = now.answers(problem, device, padding=False).decision
-    fixed = next(filter(None, (_fixed(config, decision, features, device) for config in decision.configs)), None)
+    decision = now.answers(problem, name, padding=False).decision
+    fixed = next(filter(None, (_fixed(config, decision, features, name) for config in decision.configs)), None)
     if fixed is None:
         now.record_generated(decision, None)
         return {}
@@ -72,22 +81,24 @@ def fixed_arguments(
     now.record_generated(decision, config)
     if config == DEFAULT:
         return {}
-    more: dict[str, Any] = {"fixed_config": _WithX(values)}
+    more: dict[str, Any] = {"fixed_config": _AtLeastTwo({**values})}
     if config.template in KEEPS_R:
         more["override_persistent_reduction"] = KEEPS_R[config.template]
     return more
 
 
-class _WithX(FixedTritonConfig):
-    """A fixed config that tells Inductor of two rows where there is one.
+class _AtLeastTwo(FixedTritonConfig):
+    """A fixed config that tells Inductor of blocks of two elements along x and y where they have one.
 
-    With one, Inductor leaves x out of the code of a persistent reduction, which is not the code that was timed, and
-    breaks compiles before torch 2.14. Masks that two rows do not need, one row does not need either.
+    With one along x, Inductor leaves x out of the code of a persistent reduction, which is not the code that was timed,
+    and breaks compiles before torch 2.14. With one along y, it leaves out the mask, which a grid of more than 65,535
+    programs along y needs: it becomes a grid of several such, whose last may go beyond the tensors. Masks that blocks
+    of two do not need, blocks of one do not need either.
     """
 
     def __getitem__(self, item: str) -> int:
         value: int = super().__getitem__(item)  # type: ignore[no-untyped-call]
-        return 2 if item == "XBLOCK" and value == 1 else value
+        return 2 if item in ("XBLOCK", "YBLOCK") and value == 1 else value
 
 
 def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any]) -> Problem:
@@ -98,15 +109,22 @@ def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, A
 
     if features.is_reduction():
         variant = variant_of_reduction(features.get_reduction_hint(scores or None), scores)
-        return Problem.generated("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
+        return _problem("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
     nodes = [node.read_writes for node in features.scheduler_nodes()]
     written = {write.name for node in nodes for write in node.writes}
-    reads = {(read.name, read.index) for node in nodes for read in node.reads if isinstance(read, MemoryDep)}
-    loads = max(sum(name not in written for name, _ in reads), 1)
+    reads = {
+        (read.name, read.index)
+        for node in nodes
+        for read in node.reads
+        if isinstance(read, MemoryDep) and read.name not in written
+    }
+    loads = max(len(reads), 1)
     if "y" not in tiling:
-        return Problem.generated("pointwise", "flat", x=size(features.numel), loads=loads)
-    variant = variant_of_tiles(scores)
-    return Problem.generated("pointwise", variant, x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
+        return _problem("pointwise", "flat", x=size(features.numel), loads=loads)
+    return _problem("pointwise", variant_of_tiles(scores), x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
+
+
+_problem = lru_cache(maxsize=4096)(Problem.generated)
 
 
 def variant_of_reduction(inductors: Any, scores: Mapping[str, Any]) -> str:
@@ -120,17 +138,29 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
     return "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
 
 
-_settings: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-"""Inductor's setting that decides about the kernels of a graph, or an empty text."""
+class _Context(NamedTuple):
+    """What holds for all kernels of a graph on a device: the snapshot, and Inductor's setting that decides, or none.
+
+    It has the name of the device, because torch takes microseconds to make that.
+    """
+
+    now: InductorSnapshot
+    device: str
+    setting: str
 
 
-def _deciding() -> str:
-    """Return Inductor's setting that decides about the kernels of this graph. Settings stay as they are meanwhile."""
-    found = _settings.get(V.graph)
-    if found is None:
-        found = next(filter(_is_on, _DECIDING), "")
-        _settings[V.graph] = found
-    return found
+_contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKeyDictionary()
+"""The context of each graph by device, or None if nothing is asked about its kernels."""
+
+
+def _context(device: torch.device) -> _Context | None:
+    """Return the context of the present graph. Settings stay as they are meanwhile."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    now = snapshot()
+    if not in_force(now) or not now.settings.generated:
+        return None
+    return _Context(now, str(device), next(filter(_is_on, _DECIDING), ""))
 
 
 def _is_on(setting: str) -> bool:
@@ -141,19 +171,18 @@ def _is_on(setting: str) -> bool:
 
 
 def _why_left(
-    kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any], policy: str
+    kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any], context: _Context
 ) -> str:
     """Return why no table is asked about a kernel, or an empty text."""
     if kernel_class is not TritonKernel:
         return f"it is a {kernel_class.__name__}"
-    if policy == "verify":
+    if context.now.settings.policy == "verify":
         return "nothing verifies a config of a generated kernel"
     decided = sorted(name for name, value in arguments.items() if name not in _LEFT_OPEN and value is not None)
     if decided:
         return f"Inductor decides about {', '.join(decided)}"
-    setting = _deciding()
-    if setting:
-        return f"Inductor's setting {setting} decides"
+    if context.setting:
+        return f"Inductor's setting {context.setting} decides"
     for node in features.scheduler_nodes():
         patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
         if patches:
@@ -170,58 +199,66 @@ def _why_left(
     return ""
 
 
-def _fixed(
-    config: Config, decision: Decision, features: Any, device: torch.device
-) -> tuple[Config, dict[str, int]] | None:
+def _fixed(config: Config, decision: Decision, features: Any, device: str) -> tuple[Config, dict[str, int]] | None:
     """Return a config with its values by Inductor's names, or None if it cannot run, of which a warning tells.
 
     There is no warning if the kernel has several reductions, and the config would change its form.
     """
     if config == DEFAULT:
         return config, {}
-    problem, arch = decision.problem, architecture(decision.hardware.arch)
     keeps_r = KEEPS_R.get(config.template, False)
-    several = len(features.reduction_nodes()) > 1
+    several = decision.problem.op == "reduction" and len(features.reduction_nodes()) > 1
     changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
     if changes_form:
         return None  # as rows have it: a loop would read its input again for each reduction
+    arch = architecture(decision.hardware.arch)
+    allowed = not keeps_r or inductor_config.triton.persistent_reductions
     try:
-        if problem.op not in config.kernel.ops:
-            raise CannotRun(f"{config.template} is not for {problem.op}")
-        for complaint in config.kernel.faults_on(problem, config.params, arch):
-            raise CannotRun(complaint.reason)
-        names, tunables = KWARGS[config.template], config.kernel.values(config.params)
-        values = {names[name]: value for name, value in tunables.items() if value}
-        r = next_power_of_2(problem.r)
-        allowed = not keeps_r or inductor_config.triton.persistent_reductions
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        if "R0_BLOCK" in values:
-            values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
-        if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
-            raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
-        elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))
-        _require_room(elements * (r if keeps_r else 1), values["num_warps"], features, device, arch)
+        values, elements = _values(config, decision.problem, arch)
+        _require_room(elements, values["num_warps"], features, device, arch)
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None
     return config, values
 
 
-def _require_room(elements: int, warps: int, features: Any, device: torch.device, arch: Architecture) -> None:
+@lru_cache(maxsize=4096)
+def _values(config: Config, problem: Problem, arch: Architecture) -> tuple[dict[str, int], int]:
+    """Return the values of a config by Inductor's names, and the elements of a block, or raise CannotRun."""
+    if problem.op not in config.kernel.ops:
+        raise CannotRun(f"{config.template} is not for {problem.op}")
+    for complaint in config.kernel.faults_on(problem, config.params, arch):
+        raise CannotRun(complaint.reason)
+    names, tunables = KWARGS[config.template], config.kernel.values(config.params)
+    values = {names[name]: value for name, value in tunables.items() if value}
+    r = next_power_of_2(problem.r)
+    if "R0_BLOCK" in values:
+        values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
+    if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
+        raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
+    elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))
+    return values, elements * (r if KEEPS_R.get(config.template, False) else 1)
+
+
+def _require_room(elements: int, warps: int, features: Any, device: str, arch: Architecture) -> None:
     """Raise CannotRun if a block has too few elements for conversions of float8, or too many for shared memory."""
     nodes, threads = features.scheduler_nodes(), warps * arch.warp_size
-    if elements < max(_LEAST_FP8.values()) * threads and features.contains_op("to_dtype"):
-        conversions = [step for node in nodes for step in node._body.get_nodes() if step.target == "to_dtype"]
+    if elements < max(_LEAST_FP8.values()) * threads:
+        bodies = [node._body for node in nodes if node._body.op_counts["to_dtype"]]
+        conversions = [step for body in bodies for step in body.get_nodes() if step.target == "to_dtype"]
         types = [each for step in conversions for each in (*step.args, *step.kwargs.values())]
         least = max((_LEAST_FP8.get(each, 0) for each in types if isinstance(each, torch.dtype)), default=0)
         if elements < least * threads:
             raise CannotRun(f"num_warps: a thread that converts float8 needs {least} elements")
-    properties = torch.cuda.get_device_properties(device)
-    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
-    if _in_memory(elements, torch.complex128.itemsize) > memory:
-        names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
-        needed = _in_memory(elements, max((V.graph.get_dtype(name).itemsize for name in names), default=4))
+    if _in_memory(elements, torch.complex128.itemsize) <= _LEAST_MEMORY:
+        return
+    names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
+    needed = _in_memory(elements, max((V.graph.get_dtype(name).itemsize for name in names), default=4))
+    if needed > _LEAST_MEMORY:
+        properties = torch.cuda.get_device_properties(device)
+        memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
         if needed > memory:
             raise CannotRun(f"its block may take {needed} bytes of shared memory (allowed: {memory})")
 

@@ -124,6 +124,8 @@ class DiodeChoices(InductorChoices):
             from diode_lut.hook.generated import fixed_arguments
 
             return {**arguments, **fixed_arguments(kernel_cls, features, groups[0], arguments)}
+        except MissError:
+            raise  # as the setting strict has it
         except Exception as error:
             leave("a generated kernel", error)
             return arguments

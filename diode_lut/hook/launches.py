@@ -1,4 +1,4 @@
-"""Recording the kernels that Inductor generates for a program that ``tune`` runs: what it takes to measure one alone.
+"""Recording the kernels that Inductor generates for a program of ``run`` or ``tune``: what it takes to measure one.
 
 A record has the kernel's problem, its source, and the types, shapes and strides of its arguments, not their values. A
 function here stands in the place of Inductor's, as ``patches`` lists it.

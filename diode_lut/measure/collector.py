@@ -125,8 +125,8 @@ def collect(
     by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers measure. After
     ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a ``table``, only its
     answers and the baseline are timed, at the last stage, without problems that it misses. Method ``autotune`` times
-    Inductor's other choices as well. ``kernels`` are measured at stage ``final``. ``executor`` is already
-    open, and stays open.
+    Inductor's other choices as well. ``kernels`` are measured at stage ``final``. ``executor`` is already open, and
+    stays open.
 
     HardwareError if there is no such device, DatasetError if the file holds timings of other hardware or software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device
@@ -142,16 +142,18 @@ def collect(
             dataset = read_dataset(file)
             for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
                 if table is not None:
-                    entries = ((problem, table.lookup(problem)) for problem in problems)
-                    configs = (
-                        (problem, baseline(problem.op), entry.best.config) for problem, entry in entries if entry
-                    )
-                    tasks = [Task(problem, tuple(dict.fromkeys(both))) for problem, *both in configs]
+                    asked = [(problem, None) for problem in problems] + [(each.problem, each) for each in kernels]
+                    found = ((problem, table.lookup(problem), kernel) for problem, kernel in asked)
+                    tasks = [
+                        Task(problem, tuple(dict.fromkeys((baseline(problem.op), entry.best.config))), kernel=kernel)
+                        for problem, entry, kernel in found
+                        if entry is not None
+                    ]
                 elif stage == "final":
                     tasks = final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
                 else:
                     tasks = [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
-                if stage == METHODS[setup.method][-1]:
+                if stage == METHODS[setup.method][-1] and table is None:
                     tasks += [Task(kernel.problem, kernel=kernel) for kernel in kernels]
                 with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,7 +44,8 @@ _OF_NUMBERS = 1e-3
 def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch, bench: Bench) -> Record:
     """Time a kernel with Inductor's configs and more. Configs that spill, or fail, or compute something else, are out.
 
-    CollectError if Inductor's first config fails, or all others.
+    If the task has configs, these are timed beside Inductor's first, although they may spill. CollectError if
+    Inductor's first config fails, or all others, or if the task's are for another form of kernel.
     """
     problem, failures = task.problem, list[Timing]()
     with TemporaryDirectory() as directory:
@@ -54,7 +55,10 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
         memory, arguments = made_arguments(kernel.arguments, device)
         before = [each.clone() for each in memory]
         launches: dict[Config, Launch] = {}
-        wanted = [(DEFAULT, first.configs[0]), *_configs(problem, first, kernel.source, device)]
+        others = (
+            _named(task.configs, problem, first) if task.configs else _configs(problem, first, kernel.source, device)
+        )
+        wanted = [(DEFAULT, first.configs[0]), *others]
         for config, triton_config in wanted:
             if config in [each.config for each in task.failed]:
                 continue
@@ -67,7 +71,11 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
             except Exception as error:
                 failures.append(Timing(config, None, failure_reason(error, "compile")))
                 continue
-            if config != DEFAULT and any(getattr(each, "n_spills", 0) for each in autotuner.launchers):
+            if (
+                not task.configs
+                and config != DEFAULT
+                and any(getattr(each, "n_spills", 0) for each in autotuner.launchers)
+            ):
                 continue
             launch = partial(autotuner.run, *arguments, stream=torch.cuda.current_stream().cuda_stream)
             results = partial(_results, launch, memory, before)
@@ -80,7 +88,7 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
             launches[config] = launch
         if DEFAULT not in launches:
             raise CollectError("Inductor's first config fails")
-        if len(launches) == 1:
+        if len(launches) == 1 and not task.configs:
             raise CollectError("no config that a table can name computes the same")
         with watch(problem):
             times = medians([*launches.values()], bench)
@@ -115,6 +123,28 @@ def made_arguments(described: Sequence[Any], device: str) -> tuple[list[torch.Te
     return memory, arguments
 
 
+def _named(configs: Iterable[Config], problem: Problem, autotuner: Any) -> Iterator[tuple[Config, triton.Config]]:
+    """Yield these configs but the default, by our and Triton's names. CollectError for another form of kernel."""
+    for config in configs:
+        if config == DEFAULT:
+            continue
+        built = _as_triton(config, problem)
+        form = FORMS[autotuner.heuristic_type.name]
+        if config.template != form or built.kwargs.keys() != autotuner.configs[0].kwargs.keys():
+            raise CollectError(f"{config} is for another form of kernel than the recorded one, which is {form}")
+        yield config, built
+
+
+def _as_triton(config: Config, problem: Problem) -> triton.Config:
+    """Return a config by Triton's names, as the hook has it: with no more elements along r than there are."""
+    values = config.kernel.values(config.params)
+    fields = {theirs: values[name] for name, theirs in KWARGS[config.template].items() if values.get(name)}
+    if "R0_BLOCK" in fields:
+        fields["R0_BLOCK"] = min(fields["R0_BLOCK"], next_power_of_2(problem.r))
+    warps, stages = fields.pop("num_warps"), fields.pop("num_stages")
+    return triton.Config(fields, num_warps=warps, num_stages=stages)
+
+
 def _configs(problem: Problem, autotuner: Any, source: str, device: str) -> Iterator[tuple[Config, triton.Config]]:
     """Yield each of Inductor's configs that tables can name, then those to try besides, by our and Triton's names."""
     template = FORMS[autotuner.heuristic_type.name]
@@ -136,12 +166,12 @@ def _configs(problem: Problem, autotuner: Any, source: str, device: str) -> Iter
     least = int(found[1]) * arch.warp_size if found else 0
     for config in dict.fromkeys((*own, *more)):
         values = config.kernel.values(config.params)
-        kwargs = {theirs: values[name] for name, theirs in names.items() if theirs in blocks}
+        built = _as_triton(config, problem)
         sizes = {size: values.get(f"block_{size}", 0) for size in OF_KERNELS}
         fits = all(block <= next_power_of_2(getattr(problem, size)) for size, block in sizes.items())
-        enough = math.prod(kwargs.values()) >= least * values["num_warps"]
+        enough = math.prod(built.kwargs.values()) >= least * values["num_warps"]
         if config in own or (fits and enough and config.kernel.suits(config.params, problem, arch)):
-            yield config, triton.Config(kwargs, num_warps=values["num_warps"], num_stages=values["num_stages"])
+            yield config, built
 
 
 @cache

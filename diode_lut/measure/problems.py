@@ -243,7 +243,7 @@ class RecordedKernel(NamedTuple):
 
 
 def read_kernels(directory: Path) -> list[RecordedKernel]:
-    """Return the kernels that ``tune`` recorded in a directory, one for each problem, with the largest tensors.
+    """Return the kernels that were recorded in a directory, one for each problem, with the largest tensors.
 
     CollectError if a file there is not such a record.
     """
@@ -255,7 +255,7 @@ def read_kernels(directory: Path) -> list[RecordedKernel]:
             kernel = RecordedKernel(problem_of(fields, str(path)), source, arguments)
             elements = sum(math.prod(each[1]) for each in kernel.arguments if isinstance(each, list))
         except (orjson.JSONDecodeError, KeyError, TypeError, IndexError) as error:
-            raise CollectError(f"{path}: is not a kernel that tune recorded: remove it") from error
+            raise CollectError(f"{path}: is not a kernel that was recorded: remove it") from error
         if kernel.problem not in found or elements > found[kernel.problem][0]:
             found[kernel.problem] = elements, kernel
     return [kernel for _, kernel in found.values()]

@@ -182,13 +182,17 @@ NO_ANSWER = "no table and no model answers"
 """The reason for which Inductor decides about a generated kernel, if nothing else does."""
 
 
+def why_missed(decision: Decision) -> str:
+    """Return the reason why Inductor decides after a decision."""
+    return f"no config of {decision.where} can run" if decision.configs else NO_ANSWER
+
+
 def generated(decision: Decision, config: Config | None) -> None:
     """Count a generated kernel with a config of a decision, or without one."""
     if config is not None:
         _generated(decision.hardware, GeneratedKernel(decision.problem, *_who(decision), _config(config), ""))
         return
-    reason = f"no config of {decision.where} can run" if decision.configs else NO_ANSWER
-    generated_left(decision.problem, decision.hardware, reason)
+    generated_left(decision.problem, decision.hardware, why_missed(decision))
 
 
 def generated_left(problem: Problem, hardware: Hardware, reason: str) -> None:

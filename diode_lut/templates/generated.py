@@ -26,6 +26,21 @@ _MAX_PERSISTENT = 1 << 13
 """Maximum r, rounded up to a power of two, that a persistent reduction keeps."""
 
 
+MAX_STEPS = 256
+"""Maximum steps of a loop over r, which are added up one after the other.
+
+The error of a sum of random numbers grows with the root of their number, so 256 have three times that of a few.
+"""
+
+
+def least_step(variant: str, r: int) -> int:
+    """Return the least elements along r that a step of a loop must take, for sums to be about as exact as Inductor's.
+
+    Inductor's own configs, which take some 1,024 where r is contiguous and from 4 elsewhere, always do.
+    """
+    return min(-(-r // MAX_STEPS), 512 if variant == "inner" else 4)
+
+
 def _block(dimension: str, letter: str, meaning: str, default: int | None = None) -> Parameter:
     blocks = tuple(block for block in _BLOCKS if block <= _LARGEST_BLOCKS[dimension])
     return Parameter(f"block_{dimension}", letter, blocks, f"Block {dimension.upper()}", meaning, default)
@@ -65,9 +80,14 @@ class Generated(Template):
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Complain about blocks that leave a thread no registers, and about a long r that would be kept."""
+        """Complain about blocks that leave a thread no registers, and about an r that is too long to keep or to add."""
         if self.persistent and rounded_up(problem.r) > _MAX_PERSISTENT:
             yield Complaint(f"a persistent reduction keeps r up to {_MAX_PERSISTENT}, not {problem.r}")
+        least, step = least_step(problem.variant, problem.r), self.values(params).get("block_r")
+        if step is not None and step < least:
+            yield Complaint(
+                f"{problem.r} elements would be added up in steps of {step} (allowed: from {least})", "block_r"
+            )
         elements, warps = self.elements(params, problem), self.values(params)["num_warps"]
         most = min(MAX_ELEMENTS, MAX_PER_THREAD * architecture.warp_size * warps)
         if elements > most:

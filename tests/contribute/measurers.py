@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.hardware import Hardware
 from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.problem import Problem
-from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.config import ATEN, DEFAULT, Config
 
 SPLITS = [Config("decompose_k", (parts,)) for parts in (2, 4, 8, 16)]
 
@@ -22,7 +24,19 @@ noise = 0.0
 disturbed: set[int] = set()
 """Values of m for which another program has the device meanwhile."""
 
+KERNELS = [Problem.generated("reduction", "inner", x=64, r=128 + number) for number in range(12)]
+"""Generated kernels, all of which are faster with LOOPED."""
+LOOPED = Config.from_json({"template": "looped_reduction", "block_x": 1, "block_r": 64, "num_warps": 4})
+
 _source = random.Random(0)
+
+
+def record_kernels(directory: Path) -> None:
+    """Write the files of recorded kernels."""
+    directory.mkdir()
+    for problem in KERNELS:
+        record = {**problem.to_json(), "source": "", "arguments": []}
+        (directory / f"{problem.r}.json").write_text(json.dumps(record))
 
 
 def problems(count: int) -> list[Problem]:
@@ -48,6 +62,11 @@ def measure(
     for task in tasks:
         if stage == "final" and task.problem.m == UNFINISHED:
             yield Outcome(task.problem, "skipped", reason="for a test")
+            continue
+        if task.kernel is not None:
+            ns = 1000.0 * task.problem.r
+            timings = Timing.of(DEFAULT, ns), Timing.of(LOOPED, ns / 2)
+            yield Outcome(task.problem, "measured", Record(task.problem, timings, stage))
             continue
         aten = 1000.0 * task.problem.m * (1 + noise * _source.uniform(-1, 1))
         times = {config: 1000.0 * task.problem.m / gain(task.problem, config) for config in SPLITS} | {ATEN: aten}

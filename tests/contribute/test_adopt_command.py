@@ -17,7 +17,7 @@ from diode_lut.measure.methods import METHODS
 from diode_lut.table import read_table
 from diode_lut.templates.config import Config
 from tests.contribute import measurers
-from tests.contribute.measurers import best, problems
+from tests.contribute.measurers import KERNELS, LOOPED, best, problems, record_kernels
 from tests.measure.collection import outcomes
 
 
@@ -31,6 +31,14 @@ def adopted(directory: Path, count: int, *options: str) -> Result:
 
 def device() -> str:
     return slug(detect_hardware("cpu").name)
+
+
+def sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure in the stages of a sweep, on the CPU."""
+    for stage in METHODS["sweep"]:
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.measurers:{stage}")
+    monkeypatch.setattr(setup, "FINALISTS", "tests.contribute.measurers:finalists")
+    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
 
 
 @pytest.fixture
@@ -99,10 +107,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_only_finished_problems_are_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A problem that was swept but has no careful times is in the timings, and neither in the dataset nor the table."""
-    for stage in METHODS["sweep"]:
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.measurers:{stage}")
-    monkeypatch.setattr(setup, "FINALISTS", "tests.contribute.measurers:finalists")
-    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
+    sweep(monkeypatch)
     result = adopted(tmp_path, 20)
     assert result.exit_code == 0, result.output
     assert "skipped bmm 2x20x64x64 float32 nn align 16: for a test" in result.stderr
@@ -112,6 +117,30 @@ def test_only_finished_problems_are_built_from(tmp_path: Path, monkeypatch: pyte
     assert {record.stage for record in dataset} == {"sweep", "final"}
     assert {record.problem for record in dataset} == set(problems(20)) - {unfinished}
     assert unfinished in {record.problem for record in read_dataset(tmp_path / "out" / "timings.msgpack")}
+
+
+def test_recorded_kernels_are_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated kernels of a program are measured first, and again, and the table has rows for them."""
+    sweep(monkeypatch)
+    record_kernels(tmp_path / "kernels")
+    result = adopted(tmp_path, 8, "--kernels", str(tmp_path / "kernels"))
+    assert result.exit_code == 0, result.output
+    assert "20 of 20 problems are done" in result.stderr
+    table = read_table(next((tmp_path / "out" / "contribution" / "tables").glob("*.json")))
+    for problem in KERNELS:
+        entry = table.lookup(problem)
+        assert entry is not None
+        assert entry.configs[0] == LOOPED
+    assert "answers other than aten that were measured again: 19" in result.stdout
+
+
+def test_directory_without_kernels(tmp_path: Path) -> None:
+    """It is refused before anything is measured, with the command that records kernels."""
+    (tmp_path / "kernels").mkdir()
+    result = adopted(tmp_path, 8, "--kernels", str(tmp_path / "kernels"))
+    assert result.exit_code == 1
+    assert "no kernel is recorded there (`diode-lut run --kernels`" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_noise_is_not_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,14 @@ from diode_lut.contribute.verify import comparable, sample_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import methods as setup
+from diode_lut.measure.methods import METHODS
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table
 from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.contribute import measurers, recorded
-from tests.contribute.measurers import best, gain, problems
+from tests.contribute.measurers import KERNELS, LOOPED, best, gain, problems, record_kernels
 
 
 def rows(count: int) -> list[Entry]:
@@ -108,6 +109,23 @@ def test_noise_is_no_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.exit_code == 1
     assert "too noisy" in result.stdout
     assert "measure on an idle machine" in result.stdout
+
+
+def test_rows_for_recorded_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows for generated kernels are compared where all of their kernels are recorded, and no others are."""
+    for stage in METHODS["sweep"]:
+        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.measurers:{stage}")
+    monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
+    record_kernels(tmp_path / "kernels")
+    of_kernels = [
+        Entry(each.op, *(None,) * 7, (Candidate(LOOPED, 2000),), variant=each.variant, x=(64, 64), r=(each.r, each.r))
+        for each in KERNELS
+    ]
+    wide = of_kernels[0]._replace(r=(200, 300), problems=9)
+    result = verified(tmp_path, [*of_kernels, wide], None, "--kernels", str(tmp_path / "kernels"))
+    assert f"rows measured: {len(KERNELS)};" in result.stdout, result.output
+    assert "drifted by more than 10%: 0" in result.stdout
+    assert "rows measured: 0;" in verified(tmp_path, [*of_kernels, wide]).stdout
 
 
 def test_few_rows_decide_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,13 +14,14 @@ import torch
 
 from diode_lut.problem import VARIANTS, Problem
 from diode_lut.templates.config import TEMPLATES, Config
+from diode_lut.templates.generated import least_step
 from tests.fake_cuda import Input, lower
 from tests.fuzzing.cases import TableCase
 from tests.fuzzing.op_check import executed_op, lowered_op
 from tests.fuzzing.operands import filled
-from tests.fuzzing.outcome import Outcome
+from tests.fuzzing.outcome import Outcome, configs_of
 from tests.fuzzing.rows import SM_90, Row, draw_op_row
-from tests.fuzzing.runs import Run
+from tests.fuzzing.runs import EAGER_ERRORS, Run
 
 _SIZES = (1, 1, 2, 3, 7, 16, 17, 32, 33, 64, 100, 129)
 _TYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16)
@@ -72,6 +74,13 @@ class GeneratedCase(TableCase):
     @property
     def tf32(self) -> bool:
         return False
+
+    @property
+    def steps(self) -> float:
+        """How many numbers a kernel of the rows may add up one after the other. The error grows with its root."""
+        r = torch.Size(self.input.shape).numel()
+        steps = [config.get("block_r") for row in self.rows for config in configs_of(row)]
+        return r / max(min((step for step in steps if type(step) is int), default=r), least_step("", r))
 
     def has_kernel(self, code: str) -> bool:
         return "@triton_heuristics.fixed_config(" in code
@@ -146,6 +155,7 @@ def executed_generated(case: GeneratedCase, device: str, directory: Path) -> Out
         tensor = filled(case.input, device, 1.0)
         for dimension in case.input.dynamic:
             torch._dynamo.maybe_mark_dynamic(tensor, dimension)
-        return Run.of([tensor], case.compute, case.compute, backward=False)
+        errors = EAGER_ERRORS * sqrt(case.steps)
+        return Run.of([tensor], case.compute, case.compute, backward=False, errors=errors)
 
     return executed_op(case, device, directory, case.compute, run, backward=False)

@@ -103,11 +103,12 @@ def _kinds(case: TableCase) -> tuple[tuple[str, ...], ...]:
 
 def _is_ours(source: str, case: TableCase, tunables: tuple[str, ...]) -> bool:
     """Whether a kernel is one that a row names."""
-    known = [tuple(config.get(name) for name in tunables) for row in case.rows for config in _configs(row)]
+    known = [tuple(config.get(name) for name in tunables) for row in case.rows for config in configs_of(row)]
     return _config_of(source, tunables) in known
 
 
-def _configs(row: dict[str, Any]) -> list[dict[str, Any]]:
+def configs_of(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The configs of a row, as far as they are any."""
     configs = row.get("configs")
     return [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
 

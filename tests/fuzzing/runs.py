@@ -65,8 +65,12 @@ class Run(NamedTuple):
         *,
         backward: bool,
         tf32: bool = False,
+        errors: float = EAGER_ERRORS,
     ) -> Run:
-        """One of a function that returns several results, which ``in_float64`` computes from tensors on the CPU."""
+        """One of a function that returns several results, which ``in_float64`` computes from tensors on the CPU.
+
+        ``errors`` is the largest allowed error, over that of eager.
+        """
         before = [_memory(tensor).clone() for tensor in tensors]
         exactly = partial(results_of, in_float64, backward=backward)
         exact = exactly([_exactly(tensor) for tensor in tensors])
@@ -76,7 +80,7 @@ class Run(NamedTuple):
             shaken.append(exactly([_shaken(each, _rounding(each.dtype, tf32), seed) for each in tensors]))
             noisy.append(exactly([_shaken(each, EXACT_ROUNDING, seed) for each in tensors]))
         limits = [
-            _limit(*results, noise=_distance(results[0], *noises), tf32=tf32)
+            _limit(*results, noise=_distance(results[0], *noises), tf32=tf32, errors=errors)
             for *results, noises in zip(exact, eager, *shaken, zip(*noisy, strict=True), strict=True)
         ]
         return cls(tensors, before, exact, eager, limits)
@@ -129,11 +133,13 @@ def _shaken(tensor: torch.Tensor, rounding: float, seed: int) -> torch.Tensor:
     return exact * (1 + rounding * (2 * drawn - 1))
 
 
-def _limit(exact: torch.Tensor, eager: torch.Tensor, *shaken: torch.Tensor, noise: float, tf32: bool) -> float:
+def _limit(
+    exact: torch.Tensor, eager: torch.Tensor, *shaken: torch.Tensor, noise: float, tf32: bool, errors: float
+) -> float:
     rounding = _rounding(eager.dtype, tf32)
     error = max(_distance(exact, eager, *shaken), noise * rounding / EXACT_ROUNDING)
     largest = float(exact.abs().max()) if exact.numel() else 0.0
-    return EAGER_ERRORS * error + ROUNDINGS * rounding * largest + 1e-7
+    return errors * error + ROUNDINGS * rounding * largest + 1e-7
 
 
 def _distance(exact: torch.Tensor, *others: torch.Tensor) -> float:

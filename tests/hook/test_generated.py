@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch._inductor.codegen.triton import FixedTritonConfig
 from torch.nn.functional import gelu, layer_norm
 
 import diode_lut
+from diode_lut.errors import MissError
 from diode_lut.receipts import GeneratedKernel, recorder
 from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
 from tests.hook.conftest import Artifacts
@@ -150,7 +152,8 @@ def test_the_problem_is_read_off_the_kernel(program: Program, problem: str, rows
 SETTINGS = [
     *("coordinate_descent_tuning", "max_autotune", "max_autotune_pointwise", "deterministic"),
     *("triton.cooperative_reductions", "triton.force_cooperative_reductions", "triton.multi_kernel"),
-    *("triton.use_block_ptr", "test_configs.force_filter_reduction_configs"),
+    *("triton.use_block_ptr", "triton.use_tensor_descriptor", "triton.native_matmul", "batch_invariant"),
+    "test_configs.force_filter_reduction_configs",
 ]
 
 
@@ -159,6 +162,8 @@ SETTINGS = [
 def test_inductors_settings_win(setting: str, rows: Rows) -> None:
     """A setting of Inductor's that says something about these kernels leaves them to Inductor."""
     use_all(rows)
+    if "batch" in setting and not hasattr(inductor_config, setting):
+        pytest.skip("this release has no such setting")
     with inductor_config.patch({setting: 1 if setting.endswith("kernel") else True}):
         assert why_left(GELU) == f"Inductor's setting {setting} decides"
 
@@ -181,8 +186,51 @@ def test_nothing_verifies_it(rows: Rows) -> None:
         assert why_left(GELU) == "nothing verifies a config of a generated kernel"
 
 
+@pytest.mark.usefixtures("h200")
+def test_miss_is_an_error_beside_rows_of_ones_own(rows: Rows) -> None:
+    """With the setting strict, a kernel without an answer, or whose configs cannot run, is an error with the remedy."""
+    with diode_lut.config.patch(strict=True):
+        rows({"op": "pointwise", "configs": [TILED]})
+        for program, why in ((SOFTMAX, "no table and no model answers"), (GELU, "no config of .* can run")):
+            with pytest.raises(MissError, match=rf"{why}, which the setting strict forbids.* tune -- PROGRAM"):
+                kernels(program)
+        rows({"op": "pointwise", "variant": "flat", "configs": [{"template": "default"}]}, *EVERYTHING[1:])
+        assert kernels(GELU) == ["pointwise"]
+        assert kernels(TRANSPOSE) == [AS_CODE["tiled"]]
+
+
+@pytest.mark.usefixtures("h200")
+def test_miss_is_no_error_elsewhere(rows: Rows) -> None:
+    """Strict is not about kernels if no row of one's own is for any, nor about those that no row could change."""
+    with diode_lut.config.patch(strict=True):
+        rows({"op": "mm", "configs": [{"template": "aten"}]})
+        assert why_left(GELU) == "no table and no model answers"
+        rows({"op": "reduction", "configs": [LOOPED]})
+        assert why_left(LEFT["a size changes"][0]).startswith("a size may change")
+        with diode_lut.config.patch(generated=False):
+            assert kernels(GELU) == ["pointwise"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_miss_is_an_error_beside_a_function(rows: Rows) -> None:
+    """A function that is registered for generated kernels counts as rows of one's own do."""
+    rows({"op": "mm", "configs": [{"template": "aten"}]})
+    for generated in (False, True):
+        registered = diode_lut.register_chooser(lambda *_: None, name="none", digest="1", generated=generated)
+        forbidden: AbstractContextManager[Any]
+        forbidden = pytest.raises(MissError, match="no table and no model answers") if generated else nullcontext()
+        with registered, diode_lut.config.patch(strict=True, tiers=("user", "chooser")), forbidden:
+            assert kernels(GELU) == ["pointwise"]
+
+
 LEFT: dict[str, tuple[Program, str]] = {
     "a size changes": ((gelu, [Input((8192, 1536), dynamic=(0,))]), "a size may change"),
+    "a size is known when it runs": ((gelu, [Input((8192, 1536), dynamic=(0,), unbacked=True)]), "a size may change"),
+    "rows of tiles change": (
+        (TRANSPOSE[0], [Input((64, 128, 384), dynamic=(0,)), Input((64, 384, 128), dynamic=(0,))]),
+        "a size may change",
+    ),
+    "columns change": ((COLUMNS[0], [Input((128, 8192), dynamic=(1,), most=8192)]), "a size may change"),
     "r changes": ((SOFTMAX[0], [Input((8192, 128), dynamic=(1,), most=512)]), "a size may change"),
     "scan": ((lambda x: x.cumsum(-1), [Input((128, 512))]), "Inductor decides about override_cooperative_reduction"),
     "sort": ((lambda x: x.sort(-1)[0], [Input((128, 64), torch.float32)]), "Inductor decides about override_coop"),
@@ -234,6 +282,24 @@ def test_several_kernels_in_one(rows: Rows) -> None:
 
 
 @pytest.mark.usefixtures("h200")
+def test_combo_kernels_are_inductors(rows: Rows) -> None:
+    """With ``combo_kernels``, reductions beside each other become one kernel, about which nothing is asked."""
+    use_all(rows, PERSISTENT)
+    program = (lambda x, y: (x.float().sum(-1), y.float().sum(-1)), [Input((512, 640)), Input((100, 800))])
+    assert kernels(program) == [AS_CODE["persistent"]] * 2
+    with inductor_config.patch(combo_kernels=True):
+        assert recorded(program) == (["persistent_reduction"], {})
+
+
+@pytest.mark.usefixtures("h200")
+def test_sizes_change_for_some_kernels(rows: Rows) -> None:
+    """A kernel of a graph whose sizes may change has its row if its own sizes are fixed."""
+    use_all(rows)
+    program = (lambda x, y: (x.relu(), y.relu()), [Input((100, 640), dynamic=(0,), most=512), Input((100, 800))])
+    assert kernels(program) == ["pointwise", AS_CODE["flat"]]
+
+
+@pytest.mark.usefixtures("h200")
 def test_code_for_benchmarks_of_a_kernel(rows: Rows) -> None:
     """Kernels with code to benchmark them have the row's config."""
     use_all(rows)
@@ -271,6 +337,7 @@ CANNOT: dict[str, tuple[Program, dict[str, Any], str]] = {
     "tiles": (TRANSPOSE, FLAT, "has a y"),
     "registers": (NORM, {**PERSISTENT, "block_x": 32}, "elements in a block"),
     "long r": ((LONG[0], [Input((1024, 1 << 14))]), PERSISTENT, "a persistent reduction keeps r up to"),
+    "exact sums": ((LONG[0], [Input((1024, 1 << 14))]), {**LOOPED, "block_r": 32}, "in steps of 32 (allowed: from 64)"),
     "float8": (
         (lambda x: x.to(torch.float8_e5m2), [Input((512, 512))]),
         {**FLAT, "block_x": 128},
@@ -375,6 +442,19 @@ def test_one_row_of_a_persistent_reduction_keeps_x(rows: Rows) -> None:
     (source,) = lower(lambda x: torch.softmax(x.float().tril(), -1), Input((128, 128))).triton_kernels
     assert config_in(source) == AS_CODE["persistent"]
     assert "xindex = xoffset + tl.arange(0, XBLOCK)[:, None]" in source
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(("rows_of_tiles", "masked"), [(65_534, False), (65_537, True), (65_538, True)])
+def test_grid_along_y_is_masked(rows_of_tiles: int, masked: bool, rows: Rows) -> None:
+    """Beyond 65,535 programs along y, some are outside of the tensors, even if a block has one row."""
+    rows({"op": "pointwise", "configs": [{**TILED, "block_y": 1}]})
+    shapes = (1, rows_of_tiles, 96), (1, 96, rows_of_tiles)
+    (source,) = lower(
+        lambda x, y: x.transpose(1, 2) + y, *(Input(shape, torch.float32) for shape in shapes)
+    ).triton_kernels
+    assert config_in(source) == {**AS_CODE["tiled"], "YBLOCK": 1}
+    assert ("ymask = yindex < ynumel" in source) == masked
 
 
 @pytest.mark.usefixtures("h200")

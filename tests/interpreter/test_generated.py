@@ -45,6 +45,14 @@ def test_generated_kernels_are_recorded_and_measured(measured: dict[str, Any]) -
 
 
 @pytest.mark.slow
+def test_rows_are_verified_on_recorded_kernels(measured: dict[str, Any]) -> None:
+    """Each row's config is timed against the first of Inductor's, but for a row that says another form of kernel."""
+    assert measured["comparable"] == 4
+    others = ["pointwise flat x 900", "pointwise tiled-x x 64 y 192 loads 2", "reduction inner x 1 r 2000"]
+    assert measured["drift"] == {problem: [1.0, 1.0] for problem in others}
+
+
+@pytest.mark.slow
 def test_config_with_another_result_is_refused(measured: dict[str, Any]) -> None:
     """A kernel whose sum depends on its block: configs with the first's block count, and others do not."""
     ((problem, configs),) = measured["wrong"].items()

@@ -242,7 +242,7 @@ def test_recorded_kernels(tmp_path: Path) -> None:
     (kernel,) = read_kernels(tmp_path)
     assert (str(kernel.problem), kernel.source) == ("reduction inner x 8 r 4", "b")
     write(tmp_path / "d.json", fields)
-    with pytest.raises(CollectError, match=r"d\.json: is not a kernel that tune recorded: remove it"):
+    with pytest.raises(CollectError, match=r"d\.json: is not a kernel that was recorded: remove it"):
         read_kernels(tmp_path)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.programs.collect_padded import timing_device
+from tests.programs.convolve import HARDWARE
 
 
 def main(directory: Path) -> dict[str, Any]:
@@ -24,11 +25,13 @@ def main(directory: Path) -> dict[str, Any]:
 
     import diode_lut
     from diode_lut.build import build
+    from diode_lut.contribute.verify import comparable, verify
     from diode_lut.dataset import read_dataset
     from diode_lut.hook.patches import install_recording
     from diode_lut.measure.collector import InProcess, collect
     from diode_lut.measure.problems import read_kernels
     from diode_lut.probe import RECORDING
+    from diode_lut.table import read_table
 
     def function(a: Any, b: Any, c: Any, d: Any, w: Any) -> Any:
         return functional.layer_norm(a, (70,), w, w), b.sum(), c.add_(1), d.transpose(1, 2) + d.relu()
@@ -55,9 +58,27 @@ def main(directory: Path) -> dict[str, Any]:
             str(record.problem): {str(each.config): each.ns or each.reason for each in record.timings}
             for record in read_dataset(path)
         }
+    verified = directory / "verified.json"
+    rows = [row(each.problem.to_json()) for each in kernels]
+    verified.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": rows}), encoding="utf-8")
+    table = read_table(verified)
+    found["comparable"] = len(comparable(table, kernels=kernels))
+    drift = verify(table, device="cuda", method="sweep", kernels=kernels)
+    found["drift"] = {str(each.problems[0]): each.measured for each in drift.rows}
     found["rows"] = [str(row.op) for row in build([read_dataset(directory / "right.msgpack")]).table.entries]
     found["code"] = b"tl." in (directory / "right.msgpack").read_bytes()
     return found
+
+
+def row(problem: dict[str, Any]) -> dict[str, Any]:
+    """A row for a problem, with a config that can run, except that a short r is kept, and not looped over."""
+    config: dict[str, Any] = {"template": "pointwise", "block_x": 64, "num_warps": 2}
+    if problem["op"] == "reduction":
+        config = {"template": "looped_reduction", "block_x": 1, "block_r": 4096, "num_warps": 4}
+    elif problem["variant"] != "flat":
+        config["block_y"] = 32
+    fields = {name.lower(): [value] * 2 if type(value) is int else value for name, value in problem.items()}
+    return {**fields, "configs": [{**config, "gain_permille": 1250}]}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Says what becomes of generated cases if each row's kernel leaves the last row of its result unwritten.
+"""Says what becomes of generated cases if each row's kernel leaves the last row, or element, of its result unwritten.
 
 ``python fuzz_broken_kernels.py KIND SEED FIRST END``. A graph whose GEMM is padded to more rows does not notice.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -14,8 +15,8 @@ from unittest import mock
 
 from tests.interpreter.device import interpreter_cuda
 
-MASKS = ("mask = (idx_m < M)", "mask = (idx_m < Q_LEN)", "mask = (offs_am[:, None] < m_size)")
-"""How templates say which rows they store, or load and store."""
+MASKS = ("mask = (idx_m < M", "mask = (idx_m < Q_LEN", "mask = (offs_am[:, None] < m_size", "xmask = xindex < xnumel")
+"""How templates, and generated kernels, say which rows or elements they store, or load and store."""
 
 
 def statuses(kind: str, seed: int, numbers: range) -> list[str]:
@@ -31,9 +32,10 @@ def statuses(kind: str, seed: int, numbers: range) -> list[str]:
     right = AsyncCompile.triton
 
     def wrong(self: Any, name: str, source: str, **options: Any) -> Any:
-        if "triton_heuristics.template(" in source and diode_lut.config.policy != "off":
+        ours = re.search(r"triton_heuristics\.(template|fixed_config)\(", source)
+        if ours and diode_lut.config.policy != "off":
             for mask in MASKS:
-                source = source.replace(mask, f"{mask[:-1]} - 1)")
+                source = source.replace(mask, f"{mask} - 1")
         return right(self, name, source, **options)
 
     with mock.patch.object(AsyncCompile, "triton", wrong), tempfile.TemporaryDirectory() as directory, fresh_cache():
