@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sympy
 import torch
@@ -39,6 +39,8 @@ class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
 Build = Callable[[Config], ChoiceCaller]
 """Makes the choice of a config without its ``pad``, or raises CannotRun."""
 
+Made = TypeVar("Made")
+
 
 def autotuning() -> bool:
     """Return whether Inductor would benchmark matmuls."""
@@ -64,31 +66,52 @@ def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1
     Without any choice, that is a MissError under the setting ``strict``. ``pad`` is the number of elements to whose
     multiples Inductor has padded the operands.
     """
-    settings = now.settings
-    built = dict(islice(runnable(decision, build, pad), settings.top_k))
-    now.record(decision, tuple(built))
-    only_aten = not decision.configs and not settings.fallback_to_autotune and autotuning()
-    if (settings.policy == "verify") if built else only_aten:
-        with suppress(CannotRun):
-            built.setdefault(ATEN.padded(pad), build(ATEN))
+    built = settled(now, decision, runnable(decision, build, pad), now.settings.top_k, ATEN.padded(pad), build)
     for config, choice in built.items():
         choice.annotations[MARK] = config.padded(1)
     return list(built.values()) or None
 
 
+def settled(
+    now: InductorSnapshot,
+    decision: Decision,
+    able: Iterator[tuple[Config, Made]],
+    most: int,
+    baseline: Config,
+    make: Callable[[Config], Made],
+) -> dict[Config, Made]:
+    """Record and return the first ``most`` of the configs that can run, and the baseline if Inductor is to have it."""
+    found = dict(islice(able, most))
+    now.record(decision, tuple(found))
+    instead = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
+    if (now.settings.policy == "verify") if found else instead:
+        with suppress(CannotRun):
+            found.setdefault(baseline, make(baseline.padded(1)))
+    return found
+
+
 def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
     """Yield the configs that can run, best first, with their choices, and record the others."""
-    for candidate in decision.configs:
+
+    def checked(candidate: Config) -> ChoiceCaller:
+        if needed_pad(decision.problem, candidate.pad) != pad:
+            raise CannotRun(_why_not(candidate, decision.problem, pad))
+        choice = build(candidate.padded(1))
+        if not is_big_enough(choice.input_nodes[0].get_device_or_error(), decision, candidate):
+            raise CannotRun("Inductor finds the GPU too small, and no row has the config's measured gain")
+        return choice
+
+    return tried(decision, checked)
+
+
+def tried(decision: Decision, make: Callable[[Config], Made]) -> Iterator[tuple[Config, Made]]:
+    """Yield the configs of which ``make`` can make something, best first, and record the others."""
+    for config in decision.configs:
         try:
-            if needed_pad(decision.problem, candidate.pad) != pad:
-                raise CannotRun(_why_not(candidate, decision.problem, pad))
-            choice = build(candidate.padded(1))
-            if not is_big_enough(choice.input_nodes[0].get_device_or_error(), decision, candidate):
-                raise CannotRun("Inductor finds the GPU too small, and no row has the config's measured gain")
-            yield candidate, choice
+            yield config, make(config)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
-            skip(decision, candidate, str(reason))
-            if decision.only_first and candidate == decision.configs[0]:
+            skip(decision, config, str(reason))
+            if decision.only_first and config == decision.configs[0]:
                 return
 
 

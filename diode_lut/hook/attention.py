@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import signature
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-from diode_lut.decide.sources import Decision
 from diode_lut.errors import ProblemError
-from diode_lut.hardware import architecture
-from diode_lut.hook.answer import CannotRun, autotuning, in_force
+from diode_lut.hook.answer import CannotRun, autotuning, in_force, settled, tried
+from diode_lut.hook.choices import require_fit
 from diode_lut.hook.problems import SIZES_CHANGE, dtype_of, hint
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.problem import ITEMSIZES, Modifications, Operand, Problem
-from diode_lut.snapshot import skip
 from diode_lut.templates.config import DEFAULT, Config
 
 _NODES = {
@@ -82,13 +79,8 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
     own = _without_autotuning(ask_base)
     if len(own) != 1:
         raise CannotRun(f"Inductor has {len(own)} configs where one was expected")
-    found = dict(islice(_runnable(decision, asked, own[0]), now.settings.top_k if autotuning() else 1))
-    now.record(decision, tuple(found))
-    missed = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
-    if now.settings.policy == "verify" if found else missed:
-        with suppress(CannotRun):
-            found.setdefault(DEFAULT, _inductors(DEFAULT, asked, own[0]))
-    return list(found.values()) or None
+    make, most = partial(_inductors, asked, own[0]), now.settings.top_k if autotuning() else 1
+    return list(settled(now, decision, tried(decision, make), most, DEFAULT, make).values()) or None
 
 
 def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> Any:
@@ -97,7 +89,7 @@ def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> 
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
     own, *_ = _without_autotuning(ask_base)
-    return _inductors(config, asked, own)
+    return _inductors(asked, own, config)
 
 
 def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConfigs:
@@ -106,18 +98,7 @@ def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConf
         return ask_base()
 
 
-def _runnable(decision: Decision, asked: Attention, own: Any) -> Iterator[tuple[Config, Any]]:
-    """Yield the configs of a decision that can run, best first, as Inductor's. Others are recorded."""
-    for config in decision.configs:
-        try:
-            yield config, _inductors(config, asked, own)
-        except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
-            skip(decision, config, str(reason))
-            if decision.only_first and config == decision.configs[0]:
-                return
-
-
-def _inductors(config: Config, asked: Attention, own: Any) -> Any:
+def _inductors(asked: Attention, own: Any, config: Config) -> Any:
     """Return Inductor's config with the same tunables. CannotRun if it cannot run. The rest is as in ``own``.
 
     It is always a new object: Inductor changes it.
@@ -128,7 +109,7 @@ def _inductors(config: Config, asked: Attention, own: Any) -> Any:
     if config == DEFAULT and asked.problem.op == "flex_decoding":
         made.block_n = min(made.block_n, asked.sparse_kv)  # as Inductor has it
     _require_divisors(made, asked)
-    _require_room(config, asked)
+    require_fit(config, asked.problem, asked.device)
     return made
 
 
@@ -140,17 +121,6 @@ def _require_divisors(made: Any, asked: Attention) -> None:
         if name.startswith("block_") and sparse % block:
             blocked = "queries" if queries else "keys"
             raise CannotRun(f"a block of {block} {blocked} does not divide the mask's, of {sparse}")
-
-
-def _require_room(config: Config, asked: Attention) -> None:
-    """Raise CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
-    device = architecture(snapshot().hardware(asked.device).arch)
-    if not config.kernel.runs_on(device):
-        raise CannotRun(f"there is no {config.template} for {device.name}")
-    properties = torch.cuda.get_device_properties(asked.device)
-    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
-    for complaint in config.kernel.faults_on(asked.problem, config.params, device, memory):
-        raise CannotRun(complaint.reason)
 
 
 def attention_of(node: Any, op: str) -> Attention | None:

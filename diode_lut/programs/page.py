@@ -10,10 +10,9 @@ from string import Template
 
 from diode_lut.errors import as_command, printable
 from diode_lut.probe import CPP_GEMM
-from diode_lut.programs.account import counted
 from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
-from diode_lut.programs.trace import GemmTime
-from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
+from diode_lut.programs.run import counted
+from diode_lut.programs.times import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, GemmTime, Speedup, ratio_text
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
