@@ -30,6 +30,7 @@ from diode_lut.hook.versions import UIDS
 from diode_lut.problem import Problem
 from diode_lut.snapshot import skip
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, padded
+from diode_lut.templates.template import SomeProblems
 
 
 class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
@@ -137,18 +138,6 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
     return snapshot().settings.policy == "verify" or is_big_gpu(device)
 
 
-class _OneProblem(NamedTuple):
-    """One problem, in the form of the problems of a row."""
-
-    op: str
-    dtype: str
-    align: int
-    k: tuple[int, int]
-    m: None = None
-    g: None = None
-    v: None = None
-
-
 def first_pad(decision: Decision, device: torch.device) -> int:
     """Return the number to whose multiples the first config that can run needs its operands padded, or 1.
 
@@ -160,7 +149,7 @@ def first_pad(decision: Decision, device: torch.device) -> int:
         if pad not in (1, pad_multiple(problem.dtype)) or not is_big_enough(device, decision, config):
             continue
         inside = padded(problem, pad)
-        covered = _OneProblem(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
+        covered = SomeProblems(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
         can_run = inside.op in kernel.ops and kernel.runs_on(arch)
         if can_run and not any(kernel.complaints(config.params, covered, arch)):
             return pad

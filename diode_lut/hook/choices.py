@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -114,7 +114,10 @@ def require_templates(layout: ir.Layout) -> None:
 
 def _is_on(name: str) -> bool:
     """Return whether a setting of Inductor's is on. It is off in a release without it."""
-    return bool(reduce(lambda owner, part: getattr(owner, part, False), name.split("."), inductor_config))
+    found: Any = inductor_config
+    for part in name.split("."):
+        found = getattr(found, part, False)
+    return bool(found)
 
 
 def _offers_triton(layout: ir.Layout) -> bool:

@@ -277,7 +277,7 @@ def _saved(table: Path, cases: Sequence[Case], what: str, first: Config) -> Iter
     if not faster:
         yield f"{shown(table)}: {first} is the fastest kernel measured for {counted(len(gains), what)}: no gain"
         return
-    saved, whole = (sum(gain[place] for gain in gains) for place in (0, 1))
+    saved, whole = sum(gain[0] for gain in gains), sum(gain[1] for gain in gains)
     yield (
         f"{shown(table)}: for {len(faster)} of {counted(len(gains), what)} a kernel is faster than {first}. Run "
         f"once each, alone, all take {_us(whole - saved)} instead of {_us(whole)}; in the program they may gain less, "

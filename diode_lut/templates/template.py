@@ -82,6 +82,18 @@ class Covered(Protocol):
     def v(self) -> tuple[int, int] | None: ...
 
 
+class SomeProblems(NamedTuple):
+    """The problems of an op and a dtype, of any sizes unless these are given, in the form of a row's problems."""
+
+    op: str
+    dtype: str
+    align: int | None = None
+    k: tuple[int, int] | None = None
+    m: tuple[int, int] | None = None
+    g: tuple[int, int] | None = None
+    v: tuple[int, int] | None = None
+
+
 _LEAST_BLOCK = 16
 """Minimum elements of a block along each dimension."""
 
