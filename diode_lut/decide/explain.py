@@ -5,7 +5,7 @@ The hook needs none of this, and does not pay for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from diode_lut.decide.decide import NOT_AS_TIMED, Axis, Piece, Sources, decide
@@ -51,7 +51,30 @@ class Explanation(NamedTuple):
             if best not in named:
                 shown.append(f"and the fastest of {len(self.times)}, {best} {self.times[best] / 1000:.2f} us")
             lines.append(f"    measured: {', '.join(shown)}")
-        return as_lines([*lines, *self._of_rivals(), *self._of_models()])
+        answering = self.decision.entry
+        if answering is not None and not self.rivals:
+            lines.append("  runner-up: none, for no other row covers it")
+        for number, (tier, source, entry) in enumerate(self.rivals[:_SHOWN]):
+            if answering is None or source is not self.decision.source:
+                why = f"{tier}: its table is asked later"
+            elif entry.volume == answering.volume:
+                why = "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
+            else:
+                times = entry.volume / answering.volume
+                factor = f"{times:,.3f}".rstrip("0").rstrip(".") if times < 10**7 else f"{times:.1e}"
+                why = f"covers {factor} times as many problems as the row that answers"
+            place = source.name(Answer(entry.configs, entry=entry))
+            lines.append(f"  {'then' if number else 'runner-up'}: {place}: {winner_text(entry)}; {why}")
+        if len(self.rivals) > _SHOWN:
+            lines.append(f"  and {len(self.rivals) - _SHOWN} more rows")
+        if self.models is not None:
+            lines += (f"  {step.describe(self.decision.problem)}" for step in self.models.tried)
+            if self.models.configs:
+                confidence = self.models.confidence
+                sure = "" if confidence is None else f", with confidence {confidence:.3f}"
+                lines.append(f"  {self.models.tier}: {self.models.where} would answer{sure}")
+            lines += self.models.details()
+        return as_lines(lines)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the decision, and the rows that would answer next, for programs."""
@@ -65,34 +88,6 @@ class Explanation(NamedTuple):
         ]
         times = [{"config": config.to_json(), "ns": round(ns, 1)} for config, ns in self.times.items()]
         return {**_as_dict(self.decision), "steps": self.decision.steps, "runners_up": rivals, "times": times}
-
-    def _of_rivals(self) -> Iterator[str]:
-        answering = self.decision.entry
-        if answering is not None and not self.rivals:
-            yield "  runner-up: none, for no other row covers it"
-        for number, (tier, source, entry) in enumerate(self.rivals[:_SHOWN]):
-            if answering is None or source is not self.decision.source:
-                why = f"{tier}: its table is asked later"
-            elif entry.volume == answering.volume:
-                why = "covers as many problems as the row that answers, which contradicts it (check finds such rows)"
-            else:
-                times = entry.volume / answering.volume
-                shown = f"{times:,.3f}".rstrip("0").rstrip(".") if times < 10**7 else f"{times:.1e}"
-                why = f"covers {shown} times as many problems as the row that answers"
-            place = source.name(Answer(entry.configs, entry=entry))
-            yield f"  {'then' if number else 'runner-up'}: {place}: {winner_text(entry)}; {why}"
-        if len(self.rivals) > _SHOWN:
-            yield f"  and {len(self.rivals) - _SHOWN} more rows"
-
-    def _of_models(self) -> Iterator[str]:
-        if self.models is None:
-            return
-        yield from (f"  {step.describe(self.decision.problem)}" for step in self.models.tried)
-        if self.models.configs:
-            confidence = self.models.confidence
-            sure = "" if confidence is None else f", with confidence {confidence:.3f}"
-            yield f"  {self.models.tier}: {self.models.where} would answer{sure}"
-        yield from self.models.details()
 
 
 def explain(

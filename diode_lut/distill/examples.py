@@ -246,26 +246,22 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
         if len(drawn) == count:
             break
         parent = draw.choice(parents)
-        child = _child(draw, parent, groups[parent.kind])
+        multiple = _SIZE_MULTIPLE_OF_BYTES if parent.op in OF_BYTES else _SIZE_MULTIPLE
+        sizes = []
+        for place, size in enumerate(parent.sizes):
+            chance = draw.random()
+            if chance < _MIX_PROBABILITY:
+                sizes.append(draw.choice(groups[parent.kind]).sizes[place])
+            elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= multiple and place > 0:
+                jittered = round(size * 2 ** draw.uniform(-1, 1))
+                sizes.append(-(-jittered // multiple) * multiple if size % multiple == 0 else jittered)
+            else:
+                sizes.append(size)
+        b, m, n, k = sizes
+        child = parent._replace(b=b, m=m, n=n, k=k)
         packed = contiguous_align(child.dtype, child.layout, child.m, child.n, child.k, child.b)
         plausible = child.align == packed and child.nbytes <= largest[child.kind]
         if plausible and child not in taken and not known[child.kind].outside(child):
             taken.add(child)
             drawn.append(child)
     return drawn
-
-
-def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Problem:
-    sizes = []
-    multiple = _SIZE_MULTIPLE_OF_BYTES if parent.op in OF_BYTES else _SIZE_MULTIPLE
-    for place, size in enumerate(parent.sizes):
-        chance = draw.random()
-        if chance < _MIX_PROBABILITY:
-            sizes.append(draw.choice(group).sizes[place])
-        elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= multiple and place > 0:
-            jittered = round(size * 2 ** draw.uniform(-1, 1))
-            sizes.append(-(-jittered // multiple) * multiple if size % multiple == 0 else jittered)
-        else:
-            sizes.append(size)
-    b, m, n, k = sizes
-    return parent._replace(b=b, m=m, n=n, k=k)
