@@ -169,16 +169,6 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
             warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
 
 
-def shipped_tables() -> list[TableFile]:
-    """Return the shipped tables, by name. Bad files are left out with a warning."""
-    return _shipped(_TABLES)
-
-
-def shipped_models() -> list[TableFile]:
-    """Return the shipped models, by name. Bad files are left out with a warning."""
-    return _shipped(_MODELS)
-
-
 def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
     """Return the trusted shipped files, good or bad, by default all tables, then all models.
 
@@ -286,7 +276,7 @@ def tiers_for(
     models: list[str | Model] = [] if first is None or isinstance(first, Table) else [first]
     for name in user_tables:
         (models if _names_model(name) else tables).append(name)
-    shipped = shipped_tables()
+    shipped = _shipped(_TABLES)
     device = [file for file in shipped if file.hardware.same_device(hardware)]
     same_arch = [file for file in shipped if file not in device and file.hardware.same_arch(hardware)]
     openers: dict[str, Callable[[], Tier]] = {
@@ -352,7 +342,7 @@ def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:
 
 
 def _model_tier(hardware: Hardware, own: Iterable[str | Model]) -> Tier:
-    shipped = [file for file in shipped_models() if file.hardware.same_arch(hardware)]
+    shipped = [file for file in _shipped(_MODELS) if file.hardware.same_arch(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
     models, left_out = [], []
     for file in (*own, *_paths(shipped)):
