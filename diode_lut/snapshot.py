@@ -249,6 +249,7 @@ def forget_tables() -> None:
 
 
 _find_hardware = lru_cache(maxsize=8)(find_hardware)
+_warn_of_useless = lru_cache(maxsize=8)(warn_of_useless)
 
 
 @lru_cache(maxsize=8)
@@ -270,11 +271,6 @@ def _open_sources(
         warn_once(f"no table is for {hardware}: {elsewhere}; {verify}")
     recorder.sources_seen(sources)
     return sources
-
-
-@lru_cache(maxsize=8)
-def _warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
-    warn_of_useless(user_tables, devices)
 
 
 @in_forked_children

@@ -153,18 +153,6 @@ def attention_of(node: Any, op: str) -> Attention | None:
         mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]),
         score_class(graph_of(score), arguments["score_mod_other_buffers"]),
     )
-    problem = _problem(op, query, key, value, str(variant))
-    return problem and Attention(problem, sparse_q, sparse_kv, query.device, why_left)
-
-
-def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
-    """Return whether the user's kernel options leave everything to the choice of a config."""
-    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
-    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
-    return harmless.issuperset(names)
-
-
-def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem | None:
     dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
     operands = [
         Operand(tuple(map(hint, each.shape)), tuple(map(hint, each.stride())), hint(each.storage_offset()))
@@ -174,20 +162,36 @@ def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem
     if dtype is None or batches != b or any(operand.strides[-1] != 1 for operand in operands):
         return None
     align = 16 if all(operand.is_aligned(ITEMSIZES[dtype]) for operand in operands) else 2
-    sizes: dict[str, Any] = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": v}
+    named: dict[str, Any] = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": v}
     try:
-        return Problem.checked(op, dtype, "nt", align, variant=variant, **sizes)
+        problem = Problem.checked(op, dtype, "nt", align, variant=str(variant), **named)
     except ProblemError:
         return None
+    return Attention(problem, sparse_q, sparse_kv, query.device, why_left)
+
+
+def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
+    """Return whether the user's kernel options leave everything to the choice of a config."""
+    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
+    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
+    return harmless.issuperset(names)
 
 
 def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
     """Return the graph's class of MASKS, given the graph of ``mask_mod(b, h, q_idx, kv_idx)``."""
     if buffers:
         return "captured"
-    *_, m, n = _placeholders(graph)
+    *_, m, n = placeholders = _placeholders(graph)
     result = _result(graph)
-    if not _reads(result, _placeholders(graph)):
+    pending, seen = [result], set()
+    while pending:  # shapes aside: ``new_ones`` takes a device
+        each = pending.pop()
+        if each in placeholders:
+            break
+        if each not in seen and each.target not in _MADE_FROM_SHAPES:
+            seen.add(each)
+            pending += each.all_input_nodes
+    else:  # its value depends on no index
         return "full"
     aten = torch.ops.aten
     causal = ((aten.ge.Tensor, (m, n)), (aten.le.Tensor, (n, m)))
@@ -209,20 +213,6 @@ def _result(graph: torch.fx.Graph) -> Any:
     (output,) = graph.find_nodes(op="output")
     result = output.args[0]
     return result[0] if isinstance(result, (list, tuple)) else result
-
-
-def _reads(node: Any, wanted: Sequence[torch.fx.Node]) -> bool:
-    """Return whether the node's value depends on one in ``wanted``, shapes aside: ``new_ones`` takes a device."""
-    pending, seen = [node], set()
-    while pending:
-        each = pending.pop()
-        if each in seen or each.target in _MADE_FROM_SHAPES:
-            continue
-        if each in wanted:
-            return True
-        seen.add(each)
-        pending += each.all_input_nodes
-    return False
 
 
 _MADE_FROM_SHAPES = (torch.ops.aten.new_ones.default, torch.ops.aten.full.default)

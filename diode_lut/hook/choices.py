@@ -59,7 +59,13 @@ def build_choice(
     """
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
         raise CannotRun(f"{config.template} is not for {op} on this device")
-    _require_triton(inputs, op)
+    # Inductor must consider some Triton kernel for this matmul on a GPU with enough SMs
+    _require_settings_of_timings(inputs.dtype())
+    if op in ("addmm", "baddbmm"):
+        _require_factors(inputs)
+    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
+        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
+    require_templates(inputs.output_layout(flexible=False))
     if config.k_split > 1:
         return _decompose_k(config, inputs)
     if op in INTEGER:
@@ -71,16 +77,6 @@ def build_choice(
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
-
-
-def _require_triton(inputs: MMKernelInputs, op: str) -> None:
-    """Raise CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
-    _require_settings_of_timings(inputs.dtype())
-    if op in ("addmm", "baddbmm"):
-        _require_factors(inputs)
-    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
-        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
-    require_templates(inputs.output_layout(flexible=False))
 
 
 def _require_settings_of_timings(dtype: torch.dtype) -> None:

@@ -65,23 +65,20 @@ class _Tracer:
         first = id(graph) not in self._numbers
         number = self._numbers.setdefault(id(graph), len(self._numbers))
         try:
-            self._start_or_stop(first)
+            if not self._thread:
+                self._thread = threading.get_ident()
+                self._until = time.monotonic() + _MAX_SECONDS
+                self._profile = torch.profiler.profile(record_shapes=True)
+                self._profile.start()
+            self._calls += not first
+            over = self._calls > _MAX_CALLS or (self._calls > 1 and time.monotonic() > self._until)
+            if over and threading.get_ident() == self._thread:
+                self.finish()
         except Exception as error:
             let_pass(error)
             self._profile = None
             warn_once(f"this run is not traced: {error!r}")
         return torch.profiler.record_function(f"{FIRST_CALL if first else CALL} {number}")
-
-    def _start_or_stop(self, first: bool) -> None:
-        if not self._thread:
-            self._thread = threading.get_ident()
-            self._until = time.monotonic() + _MAX_SECONDS
-            self._profile = torch.profiler.profile(record_shapes=True)
-            self._profile.start()
-        self._calls += not first
-        over = self._calls > _MAX_CALLS or (self._calls > 1 and time.monotonic() > self._until)
-        if over and threading.get_ident() == self._thread:
-            self.finish()
 
     def finish(self) -> str | None:
         """Stop and write the trace. Return the name of its file, or None if nothing was traced."""

@@ -208,8 +208,8 @@ class Template:
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        """Return whether a sweep may try a config on a problem."""
-        return True
+        """Return whether a sweep may try a config on a problem: whether it can be launched, as far as is known."""
+        return next(self.faults_on(problem, params, architecture), None) is None
 
     def can_pay(self, problem: Problem) -> bool:
         """Return whether the kernel can be the fastest on a problem, whatever the tunables."""
