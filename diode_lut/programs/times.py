@@ -1,6 +1,6 @@
 """Times of GEMMs in compiled graphs, and verdicts on them: differences that are larger than the noise.
 
-The times come from traces of torch's profiler, which ``hook/probe.py`` takes. GEMMs are known by their sizes and type,
+The times come from traces of torch's profiler, which ``hook/graphs.py`` takes. GEMMs are known by their sizes and type,
 whatever op or kernel computes them, so runs with other kernels can be compared. A GEMM's time is the time of its
 kernels on the GPU, or of the op on the CPU.
 
