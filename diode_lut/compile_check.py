@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
@@ -24,14 +25,6 @@ from diode_lut.table.lint import launchable
 from diode_lut.table.read import located, table_of
 from diode_lut.templates.config import Config, pad_multiple
 from diode_lut.templates.template import Heads
-
-
-class ConfigPlace(NamedTuple):
-    """A config of a table, by the number of its row and its number in the row."""
-
-    row: int
-    config: int
-
 
 _SHOWN_CHARS = 150
 """Number of characters shown from both ends of a message of Triton's: one of the ends has the reason."""
@@ -50,11 +43,11 @@ def check_compiling(
     """
     table = table_of(path, data)
     arch = table.hardware.arch
-    places: dict[Trial, list[ConfigPlace]] = defaultdict(list)
+    places: dict[Trial, list[tuple[int, int]]] = defaultdict(list)  # numbers of rows, and of configs in them
     for number, entry in table.numbered.items():
         for place, config in launchable(entry, arch):
             for trial in _trials(config, entry, arch):
-                places[trial].append(ConfigPlace(number, place))
+                places[trial].append((number, place))
     if places:
         if find_spec("triton") is None:
             raise SettingError(f"--compile needs Triton: {install_command('torch')}")
@@ -65,12 +58,20 @@ def check_compiling(
             raise SettingError(reason) from error
         if not re.fullmatch(r"sm_\d+|gfx\w+", arch):
             raise HardwareError(f"{path}: Triton cannot compile for {arch} (allowed: sm_..., gfx...)")
-    faults: dict[ConfigPlace, Fault] = {}
+    faults: dict[tuple[int, int], Fault] = {}
+    limit = architecture(arch).shared_memory
     for trial, done in track(each_in_a_process(compile_trial, places), len(places)):
-        fault = _reason(trial, done)
-        if fault:
-            for at in places[trial]:
-                faults[at] = Fault(fault, "entries", at.row, "configs", at.config)
+        failed, fault = done.exception(), ""
+        if isinstance(failed, BrokenProcessPool):
+            fault = f"{trial} kills the compiler"
+        elif failed is not None:
+            line = " ".join(str(failed).split())
+            shown = line if len(line) <= 2 * _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ... {line[-_SHOWN_CHARS:]}"
+            fault = f"{trial} does not compile for {arch}: {type(failed).__name__}: {shown}"
+        elif limit is not None and done.result() > limit:
+            fault = f"{trial}, compiled, needs {done.result()} bytes of shared memory ({arch} has {limit})"
+        for row, place in places[trial] if fault else ():
+            faults[row, place] = Fault(fault, "entries", row, "configs", place)
     return located(path, data, [faults[place] for place in sorted(faults)])
 
 
@@ -88,21 +89,6 @@ def _trials(config: Config, entry: Entry, arch: str) -> Iterator[Trial]:
         if entry.dtype in (None, dtype) and entry.layout in (None, layout):
             align = 16 if config.pad % pad_multiple(dtype) == 0 else entry.align or 16
             yield Trial(arch, config, dtype, layout, align, kernel.heads(entry))
-
-
-def _reason(trial: Trial, done: Future[int]) -> str:
-    """Return the fault of a config, or an empty text if it is good."""
-    error = done.exception()
-    if isinstance(error, BrokenProcessPool):
-        return f"{trial} kills the compiler"
-    if error is not None:
-        line = " ".join(str(error).split())
-        shown = line if len(line) <= 2 * _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]} ... {line[-_SHOWN_CHARS:]}"
-        return f"{trial} does not compile for {trial.arch}: {type(error).__name__}: {shown}"
-    limit = architecture(trial.arch).shared_memory
-    if limit is not None and done.result() > limit:
-        return f"{trial}, compiled, needs {done.result()} bytes of shared memory ({trial.arch} has {limit})"
-    return ""
 
 
 _POINTERS = {
@@ -184,6 +170,15 @@ def compiled(trial: Trial) -> Any:
     return triton.compile(source, target=GPUTarget(known.triton, number, known.warp_size), options=options)
 
 
+def _be_quiet() -> None:
+    """Close both outputs, to which Triton writes code that it could not compile."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+_Pool = partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_be_quiet)
+
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
@@ -197,7 +192,7 @@ def each_in_a_process(
     only the item that kills has the exception BrokenProcessPool. Output of the processes is lost.
     """
     broken: list[Argument] = []
-    with _pool(os.cpu_count() or 1) as pool:
+    with _Pool(os.cpu_count() or 1) as pool:
         futures: dict[Future[Result], Argument] = {}
         for item in items:
             try:
@@ -210,7 +205,7 @@ def each_in_a_process(
             else:
                 yield futures[future], future
     while broken:
-        with _pool(1) as pool:  # until it breaks
+        with _Pool(1) as pool:  # until it breaks
             while broken:
                 item = broken.pop()
                 future = pool.submit(function, item)
@@ -218,14 +213,3 @@ def each_in_a_process(
                 yield item, future
                 if killed:
                     break
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_be_quiet)
-
-
-def _be_quiet() -> None:
-    """Close both outputs, to which Triton writes code that it could not compile."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)

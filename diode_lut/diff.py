@@ -110,9 +110,13 @@ def compare(old: Table, new: Table) -> Diff:
     changes: list[Change] = []
     removed: list[Entry] = []
     added: list[Entry] = []
-    before, after = (_by_coverage(table.entries) for table in (old, new))
+    before, after = defaultdict[object, list[Entry]](list), defaultdict[object, list[Entry]](list)
+    for table, groups in ((old, before), (new, after)):
+        for entry in table.entries:  # in a valid table each group has a single row
+            groups[coverage(entry)].append(entry)
     for covered in dict.fromkeys((*before, *after)):
-        for was, row in zip_longest(before.get(covered, ()), after.get(covered, ())):
+        both = (sorted(groups.get(covered, ()), key=canonical_order) for groups in (before, after))
+        for was, row in zip_longest(*both):
             if was is None:
                 added.append(row)
             elif row is None:
@@ -131,15 +135,17 @@ def compare(old: Table, new: Table) -> Diff:
         Change(row, added[partners[number]] if number in partners else None) for number, row in enumerate(removed)
     ]
     changes += [Change(None, row) for place, row in enumerate(added) if place not in taken]
-    return Diff(_header_changes(old, new), tuple(sorted(changes, key=lambda each: canonical_order(each.row))), unpaired)
-
-
-def _by_coverage(entries: Iterable[Entry]) -> dict[object, list[Entry]]:
-    """Group rows by their problems. In a valid table each group has a single row."""
-    groups: dict[object, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        groups[coverage(entry)].append(entry)
-    return {key: sorted(rows, key=canonical_order) if len(rows) > 1 else rows for key, rows in groups.items()}
+    fields = [
+        {
+            **{f"hardware.{name}": value for name, value in table.hardware._asdict().items()},
+            **{f"provenance.{name}": value for name, value in table.provenance.items()},
+        }
+        for table in (old, new)
+    ]
+    was, now = fields
+    header = (HeaderChange(field, was.get(field), now.get(field)) for field in {**was, **now})
+    changes.sort(key=lambda each: canonical_order(each.row))
+    return Diff(tuple(each for each in header if each.old != each.new), tuple(changes), unpaired)
 
 
 def _pairs(removed: Sequence[Entry], added: Sequence[Entry]) -> tuple[list[tuple[tuple[bool, float], int, int]], bool]:
@@ -164,19 +170,6 @@ def _pairs(removed: Sequence[Entry], added: Sequence[Entry]) -> tuple[list[tuple
     except ExhaustedError:
         return pairs, True
     return pairs, False
-
-
-def _header_changes(old: Table, new: Table) -> tuple[HeaderChange, ...]:
-    before, after = (
-        {
-            **{f"hardware.{name}": value for name, value in table.hardware._asdict().items()},
-            **{f"provenance.{name}": value for name, value in table.provenance.items()},
-        }
-        for table in (old, new)
-    )
-    fields = dict.fromkeys((*before, *after))
-    changes = (HeaderChange(field, before.get(field), after.get(field)) for field in fields)
-    return tuple(change for change in changes if change.old != change.new)
 
 
 class Switch(NamedTuple):

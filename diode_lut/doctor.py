@@ -159,30 +159,26 @@ def devices() -> Iterator[Finding]:
     main = detect_hardware()
     for hardware in found:
         yield fine("device", str(hardware))
-        yield from _answering(hardware, main)
+        tiers = tiers_for(hardware, config.tables, config.tiers, registered())
+        problem = Problem.of("mm", 1024, 1024, 1024, dtype="float32", layout="nt")
+        for chooser in registered():  # functions of the user's that fail on an ordinary problem
+            reason = chooser.ask(problem, hardware).reason
+            if chooser.faulty:
+                yield wrong("answers", f"chooser {chooser.name}: {reason}, for {problem}", "correct the function")
+        sources = [(tier.name, source) for tier in tiers for source in tier.sources]
+        for tier_name, source in sources:
+            name = shown(source.path) if source.path else source.name()
+            yield fine("answers", f"{tier_name}: {name}, {source.description()}")
+        reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
+        if not sources and hardware == main:
+            remedy = (
+                "build a table of your program's GEMMs: python -m diode_lut tune -- PROGRAM; or one for many models: "
+                "python -m diode_lut adopt --help"
+            )
+            yield wrong("answers", f"no table and no model is for this machine: {reasons}", remedy)
+        elif reasons:
+            yield note("answers", reasons)
     yield from unusable(found)
-
-
-def _answering(hardware: Hardware, main: Hardware) -> Iterator[Finding]:
-    tiers = tiers_for(hardware, config.tables, config.tiers, registered())
-    problem = Problem.of("mm", 1024, 1024, 1024, dtype="float32", layout="nt")
-    for chooser in registered():  # functions of the user's that fail on an ordinary problem
-        reason = chooser.ask(problem, hardware).reason
-        if chooser.faulty:
-            yield wrong("answers", f"chooser {chooser.name}: {reason}, for {problem}", "correct the function")
-    sources = [(tier.name, source) for tier in tiers for source in tier.sources]
-    for tier_name, source in sources:
-        name = shown(source.path) if source.path else source.name()
-        yield fine("answers", f"{tier_name}: {name}, {source.description()}")
-    reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
-    if not sources and hardware == main:
-        remedy = (
-            "build a table of your program's GEMMs: python -m diode_lut tune -- PROGRAM; or one for many models: "
-            "python -m diode_lut adopt --help"
-        )
-        yield wrong("answers", f"no table and no model is for this machine: {reasons}", remedy)
-    elif reasons:
-        yield note("answers", reasons)
 
 
 def unusable(found: list[Hardware]) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import FrameType
 
     import torch
 
@@ -200,8 +199,12 @@ def let_pass(error: BaseException) -> None:
     for each in _causes(error):
         traceback = each.__traceback__
         while traceback is not None:
-            if _interrupts(traceback.tb_frame):
-                raise each
+            frame, code = traceback.tb_frame, traceback.tb_frame.f_code
+            names = code.co_varnames[: code.co_argcount + 1]  # the last is *args, if there are any
+            given = [frame.f_locals.get(name) for name in names]
+            more = (value for values in given if isinstance(values, tuple) for value in values)
+            if frame.f_back is not None and any(value is frame.f_back for value in (*given, *more)):
+                raise each  # a signal handler gets the frame of its caller
             traceback = traceback.tb_next
 
 
@@ -227,17 +230,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(cause))
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def _interrupts(frame: FrameType) -> bool:
-    """Return whether the function of this frame got its caller's frame as an argument, as a signal handler does."""
-    code = frame.f_code
-    names = code.co_varnames[: code.co_argcount + 1]  # the last is *args, if there are any
-    given = [frame.f_locals.get(name) for name in names]
-    below = frame.f_back
-    return below is not None and any(
-        value is below or (isinstance(value, tuple) and any(each is below for each in value)) for value in given
-    )
 
 
 _DTYPES = {

@@ -240,17 +240,8 @@ def evaluate(
 
 
 _COLUMNS = (
-    "problems",
-    "covered",
-    "gain",
-    "of best",
-    "regret",
-    "worst",
-    "<= 2 %",
-    "<= 5 %",
-    "slower",
-    "failed",
-    "not measured",
+    *("problems", "covered", "gain", "of best", "regret", "worst", "<= 2 %", "<= 5 %"),
+    *("slower", "failed", "not measured"),
 )
 
 _LEAST_WIDTH = 6
@@ -269,7 +260,19 @@ class AsText:
         table.add_column("", no_wrap=True)
         for name in _COLUMNS:
             table.add_column(name, justify="right", min_width=_LEAST_WIDTH)
-        table.add_row("all", *_cells(evaluation.summary))
+
+        def percent(fraction: float | None, digits: int = 1) -> str:
+            return "-" if fraction is None else f"{fraction:.{digits}%}"
+
+        def row(name: str, found: Summary) -> None:
+            gains = ("-" if factor is None else f"{factor:.3f}" for factor in (found.gain, found.best_gain))
+            regrets = percent(found.regret, 2), percent(found.worst_regret, 2)
+            shares = percent(found.within_2), percent(found.within_5)
+            counts = str(found.slower), str(found.failed), str(found.not_measured)
+            covered = str(found.problems), percent(found.coverage)
+            table.add_row(Text(printable(name)), *covered, *gains, *regrets, *shares, *counts)
+
+        row("all", evaluation.summary)
         for name, summaries in evaluation.groups.items():
             if summaries:
                 table.add_row(f"by {name}")
@@ -279,7 +282,7 @@ class AsText:
                 if op != above:
                     above = op
                     table.add_row(Text(printable(f"  {op}")))
-                table.add_row(Text(printable(f"    {variant}" if variant else f"  {key}")), *_cells(summary))
+                row(f"    {variant}" if variant else f"  {key}", summary)
         yield table
         against, unsolved = evaluation.against, evaluation.unsolved
         left_out = f" Left out: {unsolved} problems on which nothing succeeded." if unsolved else ""
@@ -295,30 +298,6 @@ class AsText:
             choice = f"{case.choice} ({case.origin}), best {case.best}"
             lines.append(f"  {case.regret:.2%} on {case.problem}: {choice}")
         yield Text(as_lines(lines))
-
-
-def _cells(summary: Summary) -> list[str]:
-    return [
-        str(summary.problems),
-        _percent(summary.coverage),
-        _factor(summary.gain),
-        _factor(summary.best_gain),
-        _percent(summary.regret, 2),
-        _percent(summary.worst_regret, 2),
-        _percent(summary.within_2),
-        _percent(summary.within_5),
-        str(summary.slower),
-        str(summary.failed),
-        str(summary.not_measured),
-    ]
-
-
-def _percent(fraction: float | None, digits: int = 1) -> str:
-    return "-" if fraction is None else f"{fraction:.{digits}%}"
-
-
-def _factor(factor: float | None) -> str:
-    return "-" if factor is None else f"{factor:.3f}"
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:

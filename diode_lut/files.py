@@ -407,7 +407,14 @@ _NAME_LENGTH = 50
 def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable: bool, data: bytes) -> None:
     """Write a new file beside the target, and ``put`` it there."""
     with _naming(path):
-        _remove_stale(target)
+        # Temporary files of killed writers have no lock, if there are locks
+        ours = re.compile(rf"\.{re.escape(target.name[:_NAME_LENGTH])}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
+        with suppress(OSError):
+            for name in filter(ours.fullmatch, os.listdir(target.parent)):  # noqa: PTH208 (names are what matters)
+                path_of_killed = target.with_name(name)
+                with suppress(OSError), path_of_killed.open("r+b") as stale:
+                    if try_lock(stale.fileno()):
+                        path_of_killed.unlink()
         temporary, file = _create_beside(target, _PRIVATE if target.exists() else _DEFAULT_MODE)
         try:
             _keep_permissions(target, file.fileno())
@@ -423,17 +430,6 @@ def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable:
                 temporary.unlink()
         if durable:
             _sync_directory(target.parent)
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove the temporary files of killed writers: those without a lock, if there are locks."""
-    ours = re.compile(rf"\.{re.escape(target.name[:_NAME_LENGTH])}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
-    with suppress(OSError):
-        for name in filter(ours.fullmatch, os.listdir(target.parent)):  # noqa: PTH208 (names are what matters)
-            path = target.with_name(name)
-            with suppress(OSError), path.open("r+b") as file:
-                if try_lock(file.fileno()):
-                    path.unlink()
 
 
 def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:

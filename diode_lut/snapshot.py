@@ -120,6 +120,7 @@ class Snapshot:
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Record the configs for Inductor. MissError if there are none, under the setting ``strict``."""
+        self.trace(decision, served)
         if decision.over:
             _decided(decision)
         recorder.served(decision, served)
@@ -138,7 +139,7 @@ class Snapshot:
         """Record the decision used in the end for an epilogue, or for a part of a range."""
         if not decision.over:
             _decided(decision)
-        Snapshot.record(self, decision, (served,) if decision.configs else ())
+        self.record(decision, (served,) if decision.configs else ())
 
     def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record why nothing is fused after a matmul. The problem's epilogue is the class that might have been."""
@@ -147,8 +148,8 @@ class Snapshot:
 
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
+        self.trace_left(problem, device, f"there is no choice: {reason}")
         recorder.no_choice(problem, self.hardware(device), reason)
-        log.debug("%s on %s: there is no choice: %s", problem, device, reason)
 
     def record_generated(self, decision: Decision, served: Config | None) -> None:
         """Record the decision about a generated kernel, and the config that it has. None if Inductor decides.
@@ -156,6 +157,7 @@ class Snapshot:
         That is a MissError under the setting ``strict`` if the user has rows or a function for such kernels. Without,
         most kernels are left to Inductor, since shipped rows end where measurements end.
         """
+        self.trace(decision, () if served is None else (served,))
         recorder.generated(decision, served)
         log.debug("%s: %s", decision.problem, served or "left to Inductor")
         if served is None and self.settings.strict and self._sources_for(decision.hardware).has_own_kernels:
@@ -167,8 +169,15 @@ class Snapshot:
 
     def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record why no table is asked about a generated kernel."""
+        self.trace_left(problem, device, f"left to Inductor: {reason}")
         recorder.generated_left(problem, self.hardware(device), reason)
-        log.debug("%s on %s is left to Inductor: %s", problem, device, reason)
+
+    def trace(self, decision: Decision, served: tuple[Config, ...]) -> None:
+        """Show a decision, and the configs for Inductor, to the tools of a compiler. Without a compiler, do nothing."""
+
+    def trace_left(self, problem: Problem, device: str | torch.device, why: str) -> None:
+        """Show why no table is asked about a problem."""
+        log.debug("%s on %s: %s", problem, device, why)
 
     def hardware(self, device: str | torch.device) -> Hardware:
         """Return the hardware of a device of torch's, as it was when it was first asked about."""
@@ -250,6 +259,7 @@ def forget_tables() -> None:
 
 
 _find_hardware = lru_cache(maxsize=8)(find_hardware)
+_warn_of_useless = lru_cache(maxsize=8)(warn_of_useless)
 
 
 @lru_cache(maxsize=8)
@@ -271,11 +281,6 @@ def _open_sources(
         warn_once(f"no table is for {hardware}: {elsewhere}; {verify}")
     recorder.sources_seen(sources)
     return sources
-
-
-@lru_cache(maxsize=8)
-def _warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
-    warn_of_useless(user_tables, devices)
 
 
 @in_forked_children

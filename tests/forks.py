@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from diode_lut.programs.launch import without_leaks
+from diode_lut.programs.run import without_leaks
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests" / "programs" / "run_in_forks.py"

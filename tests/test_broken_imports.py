@@ -114,7 +114,7 @@ def test_adopt_names_all_that_is_missing(tmp_path: Path) -> None:
 def test_adopt_needs_no_matplotlib(after_torch: Forks, tmp_path: Path) -> None:
     """What draws no picture, as on a machine without the extra ``report``, does not import it."""
     hide(tmp_path, "matplotlib")
-    modules = "diode_lut.contribute.adopt, diode_lut.evaluate, diode_lut.distill.validation"
+    modules = "diode_lut.contribute.adopt, diode_lut.evaluate, diode_lut.distill"
     result = run_after_torch(after_torch, tmp_path, "-c", f"import {modules}")
     assert result.returncode == 0, result.stderr
 

@@ -31,10 +31,19 @@ from diode_lut.programs.compare import (
     spread_text,
     summary,
 )
-from diode_lut.programs.launch import without_leaks
 from diode_lut.programs.page import as_page
-from diode_lut.programs.trace import GemmTime, read_traces, unpadded
-from diode_lut.programs.verdict import GemmChange, change_of, error_of, is_all_told, judge, student
+from diode_lut.programs.run import without_leaks
+from diode_lut.programs.times import (
+    GemmChange,
+    GemmTime,
+    change_of,
+    error_of,
+    is_all_told,
+    judge,
+    read_traces,
+    student,
+    unpadded,
+)
 from diode_lut.receipts import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
 from diode_lut.settings import config
 from diode_lut.snapshot import sources_for

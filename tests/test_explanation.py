@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from diode_lut.api import explanation_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.decide.decide import Sources, Tier, decide
-from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import ModelSource, TableSource, Threshold
 from diode_lut.table import Candidate, Entry, Table, read_table
 from diode_lut.templates.config import ATEN, Config
@@ -30,7 +30,7 @@ def user(table: Table) -> Tier:
 
 def lines(*tiers: Tier) -> list[str]:
     """The lines after the row that answers and its only config."""
-    return str(explain(Sources(H200, tiers), MM)).splitlines()[3:]
+    return str(explanation_of(Sources(H200, tiers), MM)).splitlines()[3:]
 
 
 def test_other_rows_come_in_the_order_in_which_they_would_answer() -> None:
@@ -87,7 +87,7 @@ def test_the_model_is_asked_where_a_table_answers(confidence: float, text: str) 
     _, said, *ranking = lines(*tiers)
     assert text in said
     assert ranking[-1] == f"    the first is within 5 % of the best with confidence {confidence:.3f}"
-    assert explain(Sources(H200, tiers), MM).decision == decide(Sources(H200, tiers), MM).decision
+    assert explanation_of(Sources(H200, tiers), MM).decision == decide(Sources(H200, tiers), MM).decision
 
 
 def test_why_there_is_no_model() -> None:
@@ -100,7 +100,7 @@ def test_why_there_is_no_model() -> None:
 def test_without_a_table_the_explanation_is_the_decision() -> None:
     """Without a table's answer, the explanation is the decision's alone, which has the models' answers."""
     selector = Sources(H200, (Tier("model", (ModelSource(model(confidence=0.96), H200),)),))
-    assert str(explain(selector, MM)) == decide(selector, MM).decision.explain()
+    assert str(explanation_of(selector, MM)) == decide(selector, MM).decision.explain()
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ from diode_lut.errors import DiodeLutError, as_command, install_command
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.programs.compare import Comparison, losers, not_answered, require_answers
-from diode_lut.programs.launch import run_program
 from diode_lut.programs.page import as_page
-from diode_lut.programs.trace import GemmTime
-from diode_lut.programs.verdict import GemmChange
+from diode_lut.programs.run import run_program
+from diode_lut.programs.times import GemmChange, GemmTime
 from diode_lut.receipts import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.table import read_table
 from tests.commands import call
@@ -274,7 +273,7 @@ PASTED: dict[str, Paste] = {
     "doctor.py": paste_doctors,
     "errors.py": paste_installs,
     "programs/compare.py": paste_compares_and_losses,
-    "programs/launch.py": paste_scripts,
+    "programs/run.py": paste_scripts,
     "programs/page.py": paste_pages,
     "decide/catalog.py": paste_warnings,
 }

@@ -8,7 +8,7 @@ import pytest
 
 import diode_lut
 from diode_lut import files as resources
-from diode_lut.decide.catalog import find_tables, shipped_models, shipped_tables
+from diode_lut.decide.catalog import find_tables, shipped_paths
 
 ROOT = Path(diode_lut.__file__).parent.parent
 PRINT_DIGEST = "from diode_lut.process import code_digest; print(code_digest())"
@@ -31,7 +31,7 @@ def test_who_has_no_home_has_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     for home in (None, "relative"):
         monkeypatch.setenv("HOME", home) if home else monkeypatch.delenv("HOME")
         assert resources.own_tables_directory() is None
-        assert find_tables(()) == shipped_tables() + shipped_models()
+        assert [str(file.path) for file in find_tables(())] == shipped_paths()
     monkeypatch.setenv("XDG_CONFIG_HOME", "/config")
     assert resources.own_tables_directory() == Path("/config/diode_lut/tables")
 

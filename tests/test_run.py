@@ -20,8 +20,7 @@ import pytest
 from diode_lut.cli import main
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
-from diode_lut.programs.account import ProgramRun, summary
-from diode_lut.programs.launch import STARTUP, Ended
+from diode_lut.programs.run import STARTUP, Ended, ProgramRun, summary
 from diode_lut.receipts import Device, Hit, Receipt, read_receipt
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment

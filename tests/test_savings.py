@@ -10,7 +10,7 @@ import pytest
 
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
-from diode_lut.programs.account import EXPECTED, UNKNOWN, estimate, savings
+from diode_lut.programs.run import EXPECTED, UNKNOWN, estimate, savings
 from diode_lut.receipts import Device, Hit, Miss, Receipt, SourceRecord
 from diode_lut.receipts.summary import roofline_ns
 from diode_lut.table import read_table

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from diode_lut.dataset import read_dataset
+from diode_lut.distill import UNTIMED
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, choose, examples_of, targets_of
 from diode_lut.distill.training import TrainingPlan, answers, masked, train_student
-from diode_lut.distill.validation import UNTIMED
 from diode_lut.hardware import architecture
 from diode_lut.model import TRAIN, Split
 from diode_lut.model.features import families

@@ -119,7 +119,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             CHANGES + "test_precision_is_part_of_the_keys",
         ),
     },
-    "diode_lut.hook.kept": {
+    "diode_lut.hook.graphs": {
         "mark-of-a-package": (
             "_is_current",
             TRUE,

@@ -30,6 +30,11 @@ def parameters(more: str) -> Instead:
     return Instead(f"lambda template, params, *others: ({changed}, original(template, params, *others))[1]")
 
 
+def setting_is_off(setting: str) -> Instead:
+    """A setting of Inductor's counts as off."""
+    return Instead(f"lambda name: name != {setting!r} and original(name)")
+
+
 def sizes_checked_as(function: str) -> Instead:
     """A problem's sizes are checked as what a function of each and of 1 gives."""
     checked = f"original.__func__(cls, *fields[:4], *({function}(size, 1) for size in fields[4:]), **more)"
@@ -85,10 +90,10 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda inputs: not V.graph.sizevars.statically_known_gt(inputs.shapes_symbolic()[-1][0], 65535)"),
             KERNELS + "test_batch_over_65535",
         ),
-        "batch-invariance": ("is_batch_invariant", FALSE, KERNELS + "test_batch_invariance"),
+        "batch-invariance": ("_is_on", setting_is_off("batch_invariant"), KERNELS + "test_batch_invariance"),
         "epilogues-that-load-with-tma": (
-            "loads_epilogues_with_tma",
-            FALSE,
+            "_is_on",
+            setting_is_off("triton.enable_tma_load_for_template_epilogue"),
             KERNELS + "test_epilogues_that_load_with_tma",
         ),
         "factor-of-zero": ("_require_factors", NONE, HOOK + "test_what_no_row_can_serve_is_left_alone"),

@@ -18,11 +18,11 @@ import msgpack
 import zstandard
 from safetensors.numpy import load, save
 
+from diode_lut.api import explanation_of
 from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
 from diode_lut.dataset.stream import holds_frames, write_stream
 from diode_lut.decide.catalog import distrusted, find_hardware, find_tables, tiers_for
 from diode_lut.decide.decide import Sources, decide
-from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import Threshold
 from diode_lut.errors import DiodeLutError
 from diode_lut.formats import FORMATS, read, write_timings
@@ -245,7 +245,7 @@ def use_directory(path: Path) -> None:
             selector = Sources(H200, tiers_for(H200, named, (USER, MODEL)))
             assert set(good) <= {source.path for source in selector.tiers[0].sources}, "not asked"
             assert decide(selector, MM, Threshold(), padding=True).decision.configs, "not answered"
-            str(explain(selector, MM, Threshold(), padding=True))
+            str(explanation_of(selector, MM, Threshold(), padding=True))
             sources_seen(selector)
             decode_receipt(json.loads(receipt_bytes(own_receipt())), "")
             find_hardware("m", named)

@@ -256,9 +256,8 @@ def distill_command(
         require_picture(picture)
     require_torch("distill")
 
-    from diode_lut.distill import distill
+    from diode_lut.distill import as_text, distill, save_history
     from diode_lut.distill.training import TrainingPlan
-    from diode_lut.distill.validation import as_text, save_history
     from diode_lut.model import Split, parse_family
 
     split = Split(seed, test, tuple(map(parse_family, families)))

@@ -44,8 +44,8 @@ from diode_lut.problem import (
 )
 
 if TYPE_CHECKING:
+    from diode_lut.api import Explanation
     from diode_lut.decide.decide import Axis
-    from diode_lut.decide.explain import Explanation
     from diode_lut.hardware import Hardware
     from diode_lut.templates.config import Config
 

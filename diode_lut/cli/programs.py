@@ -76,8 +76,7 @@ def run_command(
     answered, and names the misses. The exit code is the program's: 128 plus the signal's number if a signal ended it,
     127 if there is no such program, 126 if it cannot be started.
     """
-    from diode_lut.programs.account import run_with_receipt, summary
-    from diode_lut.programs.launch import armed, run_program
+    from diode_lut.programs.run import armed, run_program, run_with_receipt, summary
 
     if receipt is not None and no_receipt:
         raise click.UsageError("--receipt and --no-receipt exclude each other")
@@ -246,7 +245,7 @@ def compare_command(
 def _apply(lost: Sequence[Loser]) -> None:
     """Do what the commands of these GEMMs do."""
     from diode_lut.cli.tables import set_command
-    from diode_lut.programs.account import counted
+    from diode_lut.programs.run import counted
 
     for loser in lost:
         _, _, *words = (str(word.absolute()) if isinstance(word, Path) else word for word in loser.command)

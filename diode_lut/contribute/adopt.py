@@ -23,9 +23,8 @@ from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, measure_dr
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
-from diode_lut.distill import distill
+from diode_lut.distill import as_text, distill
 from diode_lut.distill.training import TrainingPlan
-from diode_lut.distill.validation import as_text
 from diode_lut.errors import CollectError, ModelError, install_command
 from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
 from diode_lut.files import write_atomically

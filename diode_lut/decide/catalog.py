@@ -169,16 +169,6 @@ def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> 
             warn_once(f"{useless}: {file.hardware.why_none_of(devices)}")
 
 
-def shipped_tables() -> list[TableFile]:
-    """Return the shipped tables, by name. Bad files are left out with a warning."""
-    return _shipped(_TABLES)
-
-
-def shipped_models() -> list[TableFile]:
-    """Return the shipped models, by name. Bad files are left out with a warning."""
-    return _shipped(_MODELS)
-
-
 def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
     """Return the trusted shipped files, good or bad, by default all tables, then all models.
 
@@ -286,46 +276,33 @@ def tiers_for(
     models: list[str | Model] = [] if first is None or isinstance(first, Table) else [first]
     for name in user_tables:
         (models if _names_model(name) else tables).append(name)
-    shipped = shipped_tables()
-    device = [file for file in shipped if file.hardware.same_device(hardware)]
-    same_arch = [file for file in shipped if file not in device and file.hardware.same_arch(hardware)]
-    openers: dict[str, Callable[[], Tier]] = {
-        USER: lambda: _user_tier(hardware, tables),
-        DEVICE: lambda: _tier(
-            DEVICE, hardware, _paths(device), Hardware.same_device, f"no shipped table is for {hardware}"
-        ),
-        SAME_ARCH: lambda: _tier(
-            SAME_ARCH,
-            hardware,
-            _paths(same_arch),
-            Hardware.same_arch,
-            f"no shipped table is for another device like {hardware}",
-        ),
-        MODEL: lambda: _model_tier(hardware, models),
-    }
+    shipped = _shipped(_TABLES)
+    device = [str(file.path) for file in shipped if file.hardware.same_device(hardware)]
+    same_arch = [str(file.path) for file in shipped if file.hardware.same_arch(hardware)]
+    others = [path for path in same_arch if path not in device]
 
-    def opened(name: str) -> Tier:
-        return openers[name]() if name in allowed else Tier(name, left_out=(_SWITCHED_OFF,))
+    def opened(name: str, open_tier: Callable[[], Tier]) -> Tier:
+        return open_tier() if name in allowed else Tier(name, left_out=("switched off by the setting tiers",))
 
     def asked(some: Sequence[Chooser]) -> list[Tier]:
-        if CHOOSER not in allowed:
-            return [Tier(CHOOSER, left_out=(_SWITCHED_OFF,))] if some else []
-        return [Tier(CHOOSER, tuple(ChooserSource(chooser, hardware) for chooser in some))] if some else []
+        sources = tuple(ChooserSource(chooser, hardware) for chooser in some)
+        return [opened(CHOOSER, lambda: Tier(CHOOSER, sources))] if some else []
 
+    no_table = "no shipped table is for"
     return (
         *asked([chooser for chooser in choosers if chooser.before_tables]),
-        *map(opened, (USER, DEVICE, SAME_ARCH)),
+        opened(USER, lambda: _user_tier(hardware, tables)),
+        opened(DEVICE, lambda: _tier(DEVICE, hardware, device, Hardware.same_device, f"{no_table} {hardware}")),
+        opened(
+            SAME_ARCH,
+            lambda: _tier(
+                SAME_ARCH, hardware, others, Hardware.same_arch, f"{no_table} another device like {hardware}"
+            ),
+        ),
         *asked([chooser for chooser in choosers if not (chooser.before_tables or chooser.after_models)]),
-        opened(MODEL),
+        opened(MODEL, lambda: _model_tier(hardware, models)),
         *asked([chooser for chooser in choosers if chooser.after_models]),
     )
-
-
-_SWITCHED_OFF = "switched off by the setting tiers"
-
-
-def _paths(files: Iterable[TableFile]) -> list[str]:
-    return [str(file.path) for file in files]
 
 
 def _names_model(name: str) -> bool:
@@ -340,7 +317,13 @@ def _names_model(name: str) -> bool:
 def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:
     own = _own_tables()
     fitting = [file for file in own if file.hardware.same_device(hardware)]
-    tier = _tier(USER, hardware, [*named, *_paths(fitting)], Hardware.same_arch, "no table of the user's own")
+    tier = _tier(
+        USER,
+        hardware,
+        [*named, *(str(file.path) for file in fitting)],
+        Hardware.same_arch,
+        "no table of the user's own",
+    )
     reasons = []
     if hardware.is_cpu and not fitting:
         for file in own:
@@ -352,10 +335,10 @@ def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:
 
 
 def _model_tier(hardware: Hardware, own: Iterable[str | Model]) -> Tier:
-    shipped = [file for file in shipped_models() if file.hardware.same_arch(hardware)]
+    shipped = [file for file in _shipped(_MODELS) if file.hardware.same_arch(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
     models, left_out = [], []
-    for file in (*own, *_paths(shipped)):
+    for file in (*own, *(str(file.path) for file in shipped)):
         found = try_model(file) if isinstance(file, str) else file
         if isinstance(found, (TableError, ModelError)):
             left_out.append(f"left out: {found}")

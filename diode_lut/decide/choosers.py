@@ -78,11 +78,11 @@ class Chooser:
         if problem.op in GENERATED and not self.generated:
             return Answer((), "not asked about generated kernels")
         key = problem, hardware
-        return self._answers.get(key) or self._answers.setdefault(key, self._call(problem, hardware))
-
-    def _call(self, problem: Problem, hardware: Hardware) -> Answer:
+        known = self._answers.get(key)
+        if known is not None:
+            return known
         if self._too_slow:
-            return Answer((), "not asked, because it took too long before")
+            return self._answers.setdefault(key, Answer((), "not asked, because it took too long before"))
         call = _Call(self.function, problem, hardware)
         call.start()
         call.join(self.limit_s)
@@ -91,13 +91,14 @@ class Chooser:
             fault = f"took longer than {self.limit_s:g} s, so it is not asked again"
         else:
             fault = call.fault
-        if not fault:
-            return Answer(call.configs, "" if call.configs else "has no config for it")
-        level = logging.DEBUG if self.faulty else logging.WARNING  # users are warned of the first fault
-        self.faulty = True
-        text = f"chooser {self.name}: {fault}, for {problem} on {hardware}; that counts as no match"
-        log.log(level, "%s", printable(text))
-        return Answer((), fault)
+        if fault:
+            level = logging.DEBUG if self.faulty else logging.WARNING  # users are warned of the first fault
+            self.faulty = True
+            text = f"chooser {self.name}: {fault}, for {problem} on {hardware}; that counts as no match"
+            log.log(level, "%s", printable(text))
+        elif not call.configs:
+            fault = "has no config for it"
+        return self._answers.setdefault(key, Answer(() if fault else call.configs, fault))
 
 
 class _Call(Thread):

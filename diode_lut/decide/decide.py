@@ -186,22 +186,44 @@ class Answers:
 
             def dispatches(config: Config) -> bool:
                 kernel = config.kernel
+                if config == ATEN:
+                    return library
                 return kernel.tiled and not kernel.tma and not self._loses_constants(config)
 
-            samples = only(
-                self.samples(problem, padding=False),
-                lambda config: library if config == ATEN else dispatches(config),
-            )
+            samples = only(self.samples(problem, padding=False), dispatches)
             self._pieces[key] = pieces_of(samples, axis, most, library=library)
         return self._pieces[key]
 
     def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
-        """Return the times of configs at samples of the range, or nothing if no source answers."""
+        """Return samples in the axes' ranges, in order of sizes, with the times of configs.
 
-        def at(sizes: dict[str, Any]) -> tuple[Decision, Mapping[Config, float]]:
-            return self._sources.times(problem._replace(**sizes), self._threshold, padding=padding)
-
-        return samples_over(self.axes, lambda fields: self._sources.borders(problem, fields), at)
+        There are none if no source answers at any of them. Without an upper bound, the range ends where the sources do.
+        """
+        along = []
+        for axis in self.axes:
+            inside = sorted(self._sources.borders(problem, axis.fields))
+            inside = inside[:: len(inside) // MAX_BORDERS + 1]
+            high = max([axis.low, MAX_SIZE_SAMPLED, *inside]) if axis.high is None else axis.high
+            powers = (1 << exponent for exponent in range(0, high.bit_length(), 1 if len(self.axes) == 1 else 2))
+            ends = [axis.low] if axis.high is None else [axis.low, high]
+            sizes = sorted({*ends, *(size for size in (*powers, *inside) if axis.low <= size <= high)})
+            most = int(MAX_SAMPLES ** (1 / len(self.axes)))
+            if len(self.axes) > 1 and len(sizes) > most:  # the first, the last, and even steps between them
+                sizes = [sizes[round(place * (len(sizes) - 1) / (most - 1))] for place in range(most)]
+            places = list(map(log2, sizes))
+            edges = [places[0], *((a + b) / 2 for a, b in pairwise(places)), places[-1]]
+            widths = [after - before for before, after in pairwise(edges)]
+            along.append(list(zip(sizes, widths if any(widths) else [1.0], strict=True)))
+        samples = []
+        for points in product(*along):
+            named: dict[str, Any] = {
+                name: size for axis, (size, _) in zip(self.axes, points, strict=True) for name in axis.fields
+            }
+            decision, times = self._sources.times(problem._replace(**named), self._threshold, padding=padding)
+            samples.append(
+                SampledSizes(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points))
+            )
+        return _completed(_that_count(samples, self.axes))
 
     def _over(self, problem: Problem) -> Decision:
         """Choose a config for the whole range: the cheapest over all samples.
@@ -308,41 +330,6 @@ class Piece(NamedTuple):
     config: Config
 
 
-def samples_over(
-    axes: Sequence[Axis],
-    borders: Callable[[Sequence[str]], Iterable[int]],
-    at: Callable[[dict[str, Any]], tuple[Decision, Mapping[Config, float]]],
-) -> list[SampledSizes]:
-    """Return the samples in the axes' ranges, in order of sizes, or nothing if no source answers at any of them.
-
-    ``borders`` returns the ends of rows, given fields. ``at`` returns the decision and the times at
-    some sizes. Without an upper bound, the range ends where the sources do.
-    """
-    along = []
-    for axis in axes:
-        inside = sorted(borders(axis.fields))
-        inside = inside[:: len(inside) // MAX_BORDERS + 1]
-        high = max([axis.low, MAX_SIZE_SAMPLED, *inside]) if axis.high is None else axis.high
-        powers = (1 << exponent for exponent in range(0, high.bit_length(), 1 if len(axes) == 1 else 2))
-        ends = [axis.low] if axis.high is None else [axis.low, high]
-        sizes = sorted({*ends, *(size for size in (*powers, *inside) if axis.low <= size <= high)})
-        most = int(MAX_SAMPLES ** (1 / len(axes)))
-        if len(axes) > 1 and len(sizes) > most:  # the first, the last, and even steps between them
-            sizes = [sizes[round(place * (len(sizes) - 1) / (most - 1))] for place in range(most)]
-        places = list(map(log2, sizes))
-        edges = [places[0], *((a + b) / 2 for a, b in pairwise(places)), places[-1]]
-        widths = [after - before for before, after in pairwise(edges)]
-        along.append(list(zip(sizes, widths if any(widths) else [1.0], strict=True)))
-    samples = []
-    for points in product(*along):
-        named = {name: size for axis, (size, _) in zip(axes, points, strict=True) for name in axis.fields}
-        decision, times = at(named)
-        samples.append(
-            SampledSizes(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points))
-        )
-    return _completed(_that_count(samples, axes))
-
-
 def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[SampledSizes]:
     """Leave out samples without an answer between others, or beyond them if there is no bound."""
     answered = [sample for sample in samples if sample.decision.configs or len(sample.times) > 1]
@@ -443,27 +430,22 @@ def _partition(samples: Sequence[SampledSizes], most: int) -> tuple[int, ...]:
     Each piece but the first must be worth a kernel.
     """
     count, price = len(samples), round(WORTH_A_KERNEL * sum(sample.weight for sample in samples) / _UNIT)
-    losses = _least_losses(samples)
+    # The least loss of a safe config from a sample to before another, for all pairs; inf if none is safe
+    losses = defaultdict[tuple[int, int], float](lambda: inf)
+    for config in _configs(samples):
+        before = list(accumulate((sample.loss(config) for sample in samples), initial=0))
+        unsafe = list(accumulate((sample.times[config] > SAFE_TIME for sample in samples), initial=0))
+        for start, end in combinations(range(count + 1), 2):
+            if unsafe[start] == unsafe[end]:
+                losses[start, end] = min(losses[start, end], before[end] - before[start])
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for _ in range(most):
         longer = [
-            (before + losses[start, end] + price, end, (*ends, end))
-            for start, (before, ends) in best.items()
+            (loss + losses[start, end] + price, end, (*ends, end))
+            for start, (loss, ends) in best.items()
             for end in range(start + 1, count + 1)
         ]
         for loss, end, ends in longer:
             if loss < best.get(end, (inf, ()))[0]:
                 best = {**best, end: (loss, ends)}
     return best.get(count, (inf, ()))[1]
-
-
-def _least_losses(samples: Sequence[SampledSizes]) -> dict[tuple[int, int], float]:
-    """Return the least loss of a safe config from a sample to before another, for all pairs, or inf if none is safe."""
-    places, losses = range(len(samples) + 1), defaultdict[tuple[int, int], float](lambda: inf)
-    for config in _configs(samples):
-        before = list(accumulate((sample.loss(config) for sample in samples), initial=0))
-        unsafe = list(accumulate((sample.times[config] > SAFE_TIME for sample in samples), initial=0))
-        for start, end in combinations(places, 2):
-            if unsafe[start] == unsafe[end]:
-                losses[start, end] = min(losses[start, end], before[end] - before[start])
-    return losses

@@ -65,26 +65,22 @@ def targets_of(*datasets: Iterable[Record]) -> list[Target]:
             known = by_problem.setdefault(target.problem, target)
             if target.padded:
                 by_problem[target.problem] = known._replace(padded=target.padded)
-    targets = [by_problem[problem] for problem in sorted(by_problem)]
-    return [_with_estimates(target, by_problem.get(target.problem.alone, target)) for target in targets]
-
-
-def _with_estimates(target: Target, alone: Target) -> Target:
-    """Return the target with estimates for configs timed only without its epilogue, on ``alone``.
-
-    An epilogue costs kernels with the same tile and number of warps about the same factor.
-    """
-    factors: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
-    for config in target.times.keys() & alone.times.keys():
-        if config.kernel.tiled:
-            factors[_accumulators(config)].append(target.times[config] - alone.times[config])
-    known = target.times.keys() | target.failed
-    estimated = {
-        config: max(time + fmean(factors[_accumulators(config)]), target.best)
-        for config, time in alone.times.items()
-        if config.kernel.tiled and config not in known and _accumulators(config) in factors
-    }
-    return target._replace(estimated=estimated)
+    targets = []
+    for _, target in sorted(by_problem.items()):
+        # An epilogue costs kernels with the same tile and number of warps about the same factor
+        unfused = by_problem.get(target.problem.alone, target)
+        factors: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+        for config in target.times.keys() & unfused.times.keys():
+            if config.kernel.tiled:
+                factors[_accumulators(config)].append(target.times[config] - unfused.times[config])
+        measured = target.times.keys() | target.failed
+        estimated = {
+            config: max(time + fmean(factors[_accumulators(config)]), target.best)
+            for config, time in unfused.times.items()
+            if config.kernel.tiled and config not in measured and _accumulators(config) in factors
+        }
+        targets.append(target._replace(estimated=estimated))
+    return targets
 
 
 def _accumulators(config: Config) -> tuple[object, ...]:
@@ -250,26 +246,22 @@ def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int
         if len(drawn) == count:
             break
         parent = draw.choice(parents)
-        child = _child(draw, parent, groups[parent.kind])
+        multiple = _SIZE_MULTIPLE_OF_BYTES if parent.op in OF_BYTES else _SIZE_MULTIPLE
+        sizes = []
+        for place, size in enumerate(parent.sizes):
+            chance = draw.random()
+            if chance < _MIX_PROBABILITY:
+                sizes.append(draw.choice(groups[parent.kind]).sizes[place])
+            elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= multiple and place > 0:
+                jittered = round(size * 2 ** draw.uniform(-1, 1))
+                sizes.append(-(-jittered // multiple) * multiple if size % multiple == 0 else jittered)
+            else:
+                sizes.append(size)
+        b, m, n, k = sizes
+        child = parent._replace(b=b, m=m, n=n, k=k)
         packed = contiguous_align(child.dtype, child.layout, child.m, child.n, child.k, child.b)
         plausible = child.align == packed and child.nbytes <= largest[child.kind]
         if plausible and child not in taken and not known[child.kind].outside(child):
             taken.add(child)
             drawn.append(child)
     return drawn
-
-
-def _child(draw: random.Random, parent: Problem, group: Sequence[Problem]) -> Problem:
-    sizes = []
-    multiple = _SIZE_MULTIPLE_OF_BYTES if parent.op in OF_BYTES else _SIZE_MULTIPLE
-    for place, size in enumerate(parent.sizes):
-        chance = draw.random()
-        if chance < _MIX_PROBABILITY:
-            sizes.append(draw.choice(group).sizes[place])
-        elif chance < _MIX_PROBABILITY + _JITTER_PROBABILITY and size >= multiple and place > 0:
-            jittered = round(size * 2 ** draw.uniform(-1, 1))
-            sizes.append(-(-jittered // multiple) * multiple if size % multiple == 0 else jittered)
-        else:
-            sizes.append(size)
-    b, m, n, k = sizes
-    return parent._replace(b=b, m=m, n=n, k=k)

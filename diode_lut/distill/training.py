@@ -47,14 +47,6 @@ class Scale(NamedTuple):
             tuple(torch.where(deviation > 1e-3, deviation, 1.0) for deviation in deviations),  # type: ignore[arg-type]
         )
 
-    def widened(self, count: int) -> Scale:
-        """Return the scale for configs with ``count`` more features, which are not scaled."""
-        (problem, config, joint), (of_problem, of_config, of_joint) = self
-        return Scale(
-            (problem, torch.cat((config, torch.zeros(count))), joint),
-            (of_problem, torch.cat((of_config, torch.ones(count))), of_joint),
-        )
-
     def apply(self, examples: Examples) -> Examples:
         """Return the scaled examples, the network's input."""
         (of_problem, _, of_joint), (problem, _, joint) = self.mean, self.deviation
@@ -100,9 +92,11 @@ class Network(nn.Module):
 
     def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
         """Return the weights for inference, with the scaling of features. ``doubt`` are weights of both layers."""
-        scale = self.scale.widened(LEARNED)
-        scaled = [part / deviation for part, deviation in zip(self.parts, scale.deviation, strict=True)]
-        shift = sum(part @ mean for part, mean in zip(scaled, scale.mean, strict=True))
+        (problem, config, joint), (of_problem, of_config, of_joint) = self.scale
+        means = problem, pad(config, (0, LEARNED)), joint  # learned features are not scaled
+        deviations = of_problem, pad(of_config, (0, LEARNED), value=1.0), of_joint
+        scaled = [part / deviation for part, deviation in zip(self.parts, deviations, strict=True)]
+        shift = sum(part @ mean for part, mean in zip(scaled, means, strict=True))
         scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # features that it does not take
         arrays = (
             self.learned.T,
@@ -235,30 +229,23 @@ def _train(training: Training, ended: Event) -> list[Epoch]:
         ]
         for place in torch.randperm(len(shuffled), generator=generator).tolist():
             lesson, rows = shuffled[place]
-            loss = _loss(network, lesson.take(rows))
+            # The mean squared error of scores, up to an offset for each problem, plus the expected regret
+            examples = lesson.take(rows)
+            scores, losses = network(examples), examples.losses
+            weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.applies
+            choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.applies, -torch.inf), dim=1)
+            errors = scores - losses
+            errors = errors - (errors * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+            errors = torch.where((losses >= MAX_LOSS) & (errors > 0), 0.0, errors)  # a slow config is never too slow
+            squares = (errors**2 * weight).sum() / weight.sum()
+            loss = _SQUARES_WEIGHT * squares + (choice * losses).sum(1).mean()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             total += float(loss.detach())
         history.append(Epoch(total / batches, mean_regret(network, test) if test is not None else np.nan))
     return history
-
-
-def _loss(network: Network, examples: Examples) -> Tensor:
-    """Return the mean squared error of scores, up to an offset for each problem, plus the expected regret.
-
-    A slow config cannot be scored too slow.
-    """
-    scores: Tensor = network(examples)
-    losses = examples.losses
-    weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.applies
-    choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.applies, -torch.inf), dim=1)
-    errors = scores - losses
-    errors = errors - (errors * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
-    errors = torch.where((losses >= MAX_LOSS) & (errors > 0), 0.0, errors)
-    squares = (errors**2 * weight).sum() / weight.sum()
-    return _SQUARES_WEIGHT * squares + (choice * losses).sum(1).mean()
 
 
 MEMBERS = 6

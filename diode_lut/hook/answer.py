@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sympy
 import torch
@@ -30,6 +30,7 @@ from diode_lut.hook.versions import UIDS
 from diode_lut.problem import Problem
 from diode_lut.snapshot import skip
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, padded
+from diode_lut.templates.template import SomeProblems
 
 
 class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
@@ -38,6 +39,8 @@ class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
 
 Build = Callable[[Config], ChoiceCaller]
 """Makes the choice of a config without its ``pad``, or raises CannotRun."""
+
+Made = TypeVar("Made")
 
 
 def autotuning() -> bool:
@@ -64,31 +67,52 @@ def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1
     Without any choice, that is a MissError under the setting ``strict``. ``pad`` is the number of elements to whose
     multiples Inductor has padded the operands.
     """
-    settings = now.settings
-    built = dict(islice(runnable(decision, build, pad), settings.top_k))
-    now.record(decision, tuple(built))
-    only_aten = not decision.configs and not settings.fallback_to_autotune and autotuning()
-    if (settings.policy == "verify") if built else only_aten:
-        with suppress(CannotRun):
-            built.setdefault(ATEN.padded(pad), build(ATEN))
+    built = settled(now, decision, runnable(decision, build, pad), now.settings.top_k, ATEN.padded(pad), build)
     for config, choice in built.items():
         choice.annotations[MARK] = config.padded(1)
     return list(built.values()) or None
 
 
+def settled(
+    now: InductorSnapshot,
+    decision: Decision,
+    able: Iterator[tuple[Config, Made]],
+    most: int,
+    baseline: Config,
+    make: Callable[[Config], Made],
+) -> dict[Config, Made]:
+    """Record and return the first ``most`` of the configs that can run, and the baseline if Inductor is to have it."""
+    found = dict(islice(able, most))
+    now.record(decision, tuple(found))
+    instead = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
+    if (now.settings.policy == "verify") if found else instead:
+        with suppress(CannotRun):
+            found.setdefault(baseline, make(baseline.padded(1)))
+    return found
+
+
 def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
     """Yield the configs that can run, best first, with their choices, and record the others."""
-    for candidate in decision.configs:
+
+    def checked(candidate: Config) -> ChoiceCaller:
+        if needed_pad(decision.problem, candidate.pad) != pad:
+            raise CannotRun(_why_not(candidate, decision.problem, pad))
+        choice = build(candidate.padded(1))
+        if not is_big_enough(choice.input_nodes[0].get_device_or_error(), decision, candidate):
+            raise CannotRun("Inductor finds the GPU too small, and no row has the config's measured gain")
+        return choice
+
+    return tried(decision, checked)
+
+
+def tried(decision: Decision, make: Callable[[Config], Made]) -> Iterator[tuple[Config, Made]]:
+    """Yield the configs of which ``make`` can make something, best first, and record the others."""
+    for config in decision.configs:
         try:
-            if needed_pad(decision.problem, candidate.pad) != pad:
-                raise CannotRun(_why_not(candidate, decision.problem, pad))
-            choice = build(candidate.padded(1))
-            if not is_big_enough(choice.input_nodes[0].get_device_or_error(), decision, candidate):
-                raise CannotRun("Inductor finds the GPU too small, and no row has the config's measured gain")
-            yield candidate, choice
+            yield config, make(config)
         except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
-            skip(decision, candidate, str(reason))
-            if decision.only_first and candidate == decision.configs[0]:
+            skip(decision, config, str(reason))
+            if decision.only_first and config == decision.configs[0]:
                 return
 
 
@@ -114,18 +138,6 @@ def is_big_enough(device: torch.device, decision: Decision, config: Config) -> b
     return snapshot().settings.policy == "verify" or is_big_gpu(device)
 
 
-class _OneProblem(NamedTuple):
-    """One problem, in the form of the problems of a row."""
-
-    op: str
-    dtype: str
-    align: int
-    k: tuple[int, int]
-    m: None = None
-    g: None = None
-    v: None = None
-
-
 def first_pad(decision: Decision, device: torch.device) -> int:
     """Return the number to whose multiples the first config that can run needs its operands padded, or 1.
 
@@ -137,7 +149,7 @@ def first_pad(decision: Decision, device: torch.device) -> int:
         if pad not in (1, pad_multiple(problem.dtype)) or not is_big_enough(device, decision, config):
             continue
         inside = padded(problem, pad)
-        covered = _OneProblem(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
+        covered = SomeProblems(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
         can_run = inside.op in kernel.ops and kernel.runs_on(arch)
         if can_run and not any(kernel.complaints(config.params, covered, arch)):
             return pad

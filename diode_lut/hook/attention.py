@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import signature
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-from diode_lut.decide.sources import Decision
 from diode_lut.errors import ProblemError
-from diode_lut.hardware import architecture
-from diode_lut.hook.answer import CannotRun, autotuning, in_force
+from diode_lut.hook.answer import CannotRun, autotuning, in_force, settled, tried
+from diode_lut.hook.choices import require_fit
 from diode_lut.hook.problems import SIZES_CHANGE, dtype_of, hint
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.problem import ITEMSIZES, Modifications, Operand, Problem
-from diode_lut.snapshot import skip
 from diode_lut.templates.config import DEFAULT, Config
 
 _NODES = {
@@ -82,13 +79,8 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
     own = _without_autotuning(ask_base)
     if len(own) != 1:
         raise CannotRun(f"Inductor has {len(own)} configs where one was expected")
-    found = dict(islice(_runnable(decision, asked, own[0]), now.settings.top_k if autotuning() else 1))
-    now.record(decision, tuple(found))
-    missed = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
-    if now.settings.policy == "verify" if found else missed:
-        with suppress(CannotRun):
-            found.setdefault(DEFAULT, _inductors(DEFAULT, asked, own[0]))
-    return list(found.values()) or None
+    make, most = partial(_inductors, asked, own[0]), now.settings.top_k if autotuning() else 1
+    return list(settled(now, decision, tried(decision, make), most, DEFAULT, make).values()) or None
 
 
 def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> Any:
@@ -97,7 +89,7 @@ def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> 
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
     own, *_ = _without_autotuning(ask_base)
-    return _inductors(config, asked, own)
+    return _inductors(asked, own, config)
 
 
 def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConfigs:
@@ -106,18 +98,7 @@ def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConf
         return ask_base()
 
 
-def _runnable(decision: Decision, asked: Attention, own: Any) -> Iterator[tuple[Config, Any]]:
-    """Yield the configs of a decision that can run, best first, as Inductor's. Others are recorded."""
-    for config in decision.configs:
-        try:
-            yield config, _inductors(config, asked, own)
-        except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
-            skip(decision, config, str(reason))
-            if decision.only_first and config == decision.configs[0]:
-                return
-
-
-def _inductors(config: Config, asked: Attention, own: Any) -> Any:
+def _inductors(asked: Attention, own: Any, config: Config) -> Any:
     """Return Inductor's config with the same tunables. CannotRun if it cannot run. The rest is as in ``own``.
 
     It is always a new object: Inductor changes it.
@@ -128,7 +109,7 @@ def _inductors(config: Config, asked: Attention, own: Any) -> Any:
     if config == DEFAULT and asked.problem.op == "flex_decoding":
         made.block_n = min(made.block_n, asked.sparse_kv)  # as Inductor has it
     _require_divisors(made, asked)
-    _require_room(config, asked)
+    require_fit(config, asked.problem, asked.device)
     return made
 
 
@@ -140,17 +121,6 @@ def _require_divisors(made: Any, asked: Attention) -> None:
         if name.startswith("block_") and sparse % block:
             blocked = "queries" if queries else "keys"
             raise CannotRun(f"a block of {block} {blocked} does not divide the mask's, of {sparse}")
-
-
-def _require_room(config: Config, asked: Attention) -> None:
-    """Raise CannotRun if the kernel takes more than the device has, or its blocks do not go together."""
-    device = architecture(snapshot().hardware(asked.device).arch)
-    if not config.kernel.runs_on(device):
-        raise CannotRun(f"there is no {config.template} for {device.name}")
-    properties = torch.cuda.get_device_properties(asked.device)
-    memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
-    for complaint in config.kernel.faults_on(asked.problem, config.params, device, memory):
-        raise CannotRun(complaint.reason)
 
 
 def attention_of(node: Any, op: str) -> Attention | None:
@@ -183,18 +153,6 @@ def attention_of(node: Any, op: str) -> Attention | None:
         mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]),
         score_class(graph_of(score), arguments["score_mod_other_buffers"]),
     )
-    problem = _problem(op, query, key, value, str(variant))
-    return problem and Attention(problem, sparse_q, sparse_kv, query.device, why_left)
-
-
-def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
-    """Return whether the user's kernel options leave everything to the choice of a config."""
-    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
-    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
-    return harmless.issuperset(names)
-
-
-def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem | None:
     dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
     operands = [
         Operand(tuple(map(hint, each.shape)), tuple(map(hint, each.stride())), hint(each.storage_offset()))
@@ -204,20 +162,36 @@ def _problem(op: str, query: Any, key: Any, value: Any, variant: str) -> Problem
     if dtype is None or batches != b or any(operand.strides[-1] != 1 for operand in operands):
         return None
     align = 16 if all(operand.is_aligned(ITEMSIZES[dtype]) for operand in operands) else 2
-    sizes: dict[str, Any] = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": v}
+    named: dict[str, Any] = {"b": b, "m": m, "n": n, "k": k, "h": h, "g": h // shared, "v": v}
     try:
-        return Problem.checked(op, dtype, "nt", align, variant=variant, **sizes)
+        problem = Problem.checked(op, dtype, "nt", align, variant=str(variant), **named)
     except ProblemError:
         return None
+    return Attention(problem, sparse_q, sparse_kv, query.device, why_left)
+
+
+def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
+    """Return whether the user's kernel options leave everything to the choice of a config."""
+    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
+    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
+    return harmless.issuperset(names)
 
 
 def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
     """Return the graph's class of MASKS, given the graph of ``mask_mod(b, h, q_idx, kv_idx)``."""
     if buffers:
         return "captured"
-    *_, m, n = _placeholders(graph)
+    *_, m, n = placeholders = _placeholders(graph)
     result = _result(graph)
-    if not _reads(result, _placeholders(graph)):
+    pending, seen = [result], set()
+    while pending:  # shapes aside: ``new_ones`` takes a device
+        each = pending.pop()
+        if each in placeholders:
+            break
+        if each not in seen and each.target not in _MADE_FROM_SHAPES:
+            seen.add(each)
+            pending += each.all_input_nodes
+    else:  # its value depends on no index
         return "full"
     aten = torch.ops.aten
     causal = ((aten.ge.Tensor, (m, n)), (aten.le.Tensor, (n, m)))
@@ -239,20 +213,6 @@ def _result(graph: torch.fx.Graph) -> Any:
     (output,) = graph.find_nodes(op="output")
     result = output.args[0]
     return result[0] if isinstance(result, (list, tuple)) else result
-
-
-def _reads(node: Any, wanted: Sequence[torch.fx.Node]) -> bool:
-    """Return whether the node's value depends on one in ``wanted``, shapes aside: ``new_ones`` takes a device."""
-    pending, seen = [node], set()
-    while pending:
-        each = pending.pop()
-        if each in seen or each.target in _MADE_FROM_SHAPES:
-            continue
-        if each in wanted:
-            return True
-        seen.add(each)
-        pending += each.all_input_nodes
-    return False
 
 
 _MADE_FROM_SHAPES = (torch.ops.aten.new_ones.default, torch.ops.aten.full.default)

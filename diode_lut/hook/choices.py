@@ -37,15 +37,11 @@ from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.versions import (
     UIDS,
     cpp_wrappers_have_scratch,
-    forces_same_precision,
     indexes_in_64_bits,
-    is_batch_invariant,
-    loads_epilogues_with_tma,
     splits_large_batches,
-    stores_with_tma,
     subgraphs_keep_sizes_dynamic,
 )
-from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Scaling
+from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import Config
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, accumulator_registers, is_precise, registers
 
@@ -63,7 +59,13 @@ def build_choice(
     """
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
         raise CannotRun(f"{config.template} is not for {op} on this device")
-    _require_triton(inputs, op)
+    # Inductor must consider some Triton kernel for this matmul on a GPU with enough SMs
+    _require_settings_of_timings(inputs.dtype())
+    if op in ("addmm", "baddbmm"):
+        _require_factors(inputs)
+    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
+        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
+    require_templates(inputs.output_layout(flexible=False))
     if config.k_split > 1:
         return _decompose_k(config, inputs)
     if op in INTEGER:
@@ -75,16 +77,6 @@ def build_choice(
 
 _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
-
-
-def _require_triton(inputs: MMKernelInputs, op: str) -> None:
-    """Raise CannotRun unless Inductor would consider some Triton kernel for this matmul on a GPU with enough SMs."""
-    _require_settings_of_timings(inputs.dtype())
-    if op in ("addmm", "baddbmm"):
-        _require_factors(inputs)
-    if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
-        raise CannotRun(f"the batch may exceed {_MAX_GRID_Y}, the limit on a grid")
-    require_templates(inputs.output_layout(flexible=False))
 
 
 def _require_settings_of_timings(dtype: torch.dtype) -> None:
@@ -108,12 +100,20 @@ def require_templates(layout: ir.Layout) -> None:
     """Raise CannotRun unless Inductor allows Triton templates for such a result, with any number of SMs."""
     if snapshot().matmul.carveout is not None:
         raise CannotRun("timings are without an SM carve-out")
-    if is_batch_invariant():
+    if _is_on("batch_invariant"):  # since torch 2.13
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
-    if loads_epilogues_with_tma():
+    if _is_on("triton.enable_tma_load_for_template_epilogue"):
         raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
     if not _offers_triton(layout):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
+
+
+def _is_on(name: str) -> bool:
+    """Return whether a setting of Inductor's is on. It is off in a release without it."""
+    found: Any = inductor_config
+    for part in name.split("."):
+        found = getattr(found, part, False)
+    return bool(found)
 
 
 def _offers_triton(layout: ir.Layout) -> bool:
@@ -186,7 +186,7 @@ def _triton(
         heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), _allows_tf32(inputs.dtype())
-    if tf32 and not extra["ALLOW_TF32"] and forces_same_precision():
+    if tf32 and not extra["ALLOW_TF32"] and _is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
@@ -234,6 +234,15 @@ def shared_memory_of(device: torch.device) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block)
 
 
+def require_fit(config: Config, problem: Problem, device: torch.device) -> None:
+    """Raise CannotRun if there is no such kernel for the device, or it takes more than the device has."""
+    known = architecture(snapshot().hardware(device).arch)
+    if not config.kernel.runs_on(known):
+        raise CannotRun(f"there is no {config.template} for {known.name}")
+    for complaint in config.kernel.faults_on(problem, config.params, known, shared_memory_of(device)):
+        raise CannotRun(complaint.reason)
+
+
 def _fits_32_bits(inputs: MMKernelInputs) -> bool:
     """Return whether 32 bits index every element of operands and result. Dynamic sizes are guarded."""
     result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
@@ -279,7 +288,7 @@ def tma_legal(inputs: MMKernelInputs) -> bool:
     them.
     """
     a, b = inputs.mat1mat2()
-    if stores_with_tma():
+    if _is_on("triton.enable_template_tma_store"):
         return False  # an epilogue may then read a result that is never stored, and does not compile
     if (V.graph.aot_mode or V.graph.cpp_wrapper) and not cpp_wrappers_have_scratch():
         return False  # programs would write their descriptors past the end of the memory

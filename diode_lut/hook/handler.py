@@ -344,8 +344,14 @@ class _Question:
         """Return the choices of the answer, or None if Inductor should choose among its own."""
         if self.inputs.device_type == "cpu":
             return None  # there the filter answers, which sees the C++ template too
-        if self.op == "addmm" and autotuning() and not self._first_question():
-            return [] if self._answered_before() else None
+        if self.op == "addmm" and autotuning():
+            # Inductor may ask up to three times, for aten, contiguous and Triton. It is decided when aten is offered,
+            # or if aten is not among the backends, when Triton is.
+            deciding = offered(self.templates, ATEN.template, self.op) or (
+                not use_aten_gemm_kernels() and offered(self.templates, pointer_gemm(self.op), self.op)
+            )
+            if not deciding:
+                return [] if self._answered_before() else None
         self._now = now = snapshot()
         # Inductor does not offer this template for scales of blocks, which may have the shapes of others
         fast = self.options.get(_SCALED_UID, {}).get("USE_FAST_ACCUM")
@@ -362,16 +368,6 @@ class _Question:
         if self.op == "addmm":
             _answered.inputs = [ref(node) for node in self.inputs.mat1mat2()] if choices else []
         return choices
-
-    def _first_question(self) -> bool:
-        """Return whether an addmm is decided now: Inductor may ask up to three times, for aten, contiguous and Triton.
-
-        It is decided when aten is offered, or, if aten is not among the backends, when Triton is.
-        """
-        return bool(
-            offered(self.templates, ATEN.template, self.op)
-            or (not use_aten_gemm_kernels() and offered(self.templates, pointer_gemm(self.op), self.op))
-        )
 
     def _answered_before(self) -> bool:
         nodes = self.inputs.mat1mat2()

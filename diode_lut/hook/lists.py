@@ -27,9 +27,8 @@ from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_templa
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hardware import architecture
 from diode_lut.hook.answer import CannotRun, answer, fix_layout
-from diode_lut.hook.choices import require_templates, shared_memory_of, with_memory_in_any_thread
+from diode_lut.hook.choices import require_fit, require_templates, with_memory_in_any_thread
 from diode_lut.hook.problems import (
     MKL_LINEAR,
     SIZES_CHANGE,
@@ -116,12 +115,7 @@ def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -
     # Triton's function for tensor descriptors, by the name that Inductor prefers
     descriptors = next((name for name in (_EXPERIMENTAL, "make_tensor_descriptor") if hasattr(tl, name)), "")
     _require_kernel(asked, descriptors)
-    gpu = asked.a.get_device()
-    device = architecture(snapshot().hardware(gpu).arch)
-    if not config.kernel.runs_on(device):
-        raise CannotRun(f"there is no {config.template} for {device.name}")
-    for complaint in config.kernel.faults_on(asked.problem, config.params, device, shared_memory_of(gpu)):
-        raise CannotRun(complaint.reason)
+    require_fit(config, asked.problem, asked.a.get_device())
     nodes = [asked.a, asked.b, asked.offsets]
     for node in nodes:
         fix_layout(node)

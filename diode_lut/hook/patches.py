@@ -52,7 +52,7 @@ class Patch(NamedTuple):
 
 
 _HERE, _CHOICES, _EPILOGUES = __name__, "diode_lut.hook.choices", "diode_lut.hook.epilogues"
-_KEPT, _SWITCH, _PROBE = "diode_lut.hook.kept", "diode_lut.hook.switch", "diode_lut.hook.probe"
+_SWITCH, _GRAPHS = "diode_lut.hook.switch", "diode_lut.hook.graphs"
 
 PATCHES = (
     Patch(
@@ -139,15 +139,15 @@ PATCHES = (
         "a template has one kernel, and a matmul with a dynamic size may have one for each part of its range",
     ),
     Patch(
-        *("torch._inductor.compile_fx", "_InProcessFxCompile.codegen_and_compile", f"{_KEPT}:codegen_and_compile"),
+        *("torch._inductor.compile_fx", "_InProcessFxCompile.codegen_and_compile", f"{_GRAPHS}:codegen_and_compile"),
         "receipts go into Inductor's caches with the graph, and nothing public runs before it is saved",
     ),
     Patch(
-        *("torch._inductor.codecache", "FxGraphCache.cache_hit_post_compile", f"{_KEPT}:cache_hit_post_compile"),
+        *("torch._inductor.codecache", "FxGraphCache.cache_hit_post_compile", f"{_GRAPHS}:cache_hit_post_compile"),
         "nothing tells that a graph came from a cache",
     ),
     Patch(
-        *("torch._inductor.compile_fx_ext", "_OutOfProcessFxCompile._postprocess", f"{_KEPT}:postprocess"),
+        *("torch._inductor.compile_fx_ext", "_OutOfProcessFxCompile._postprocess", f"{_GRAPHS}:postprocess"),
         "nothing tells that a graph came from another process",
     ),
     Patch(
@@ -159,31 +159,31 @@ PATCHES = (
         "the same, for what AOTAutograd adds to a graph",
     ),
     Patch(
-        *("torch._dynamo.precompile_context", "PrecompileContext.record_artifact", f"{_KEPT}:record_artifact"),
+        *("torch._dynamo.precompile_context", "PrecompileContext.record_artifact", f"{_GRAPHS}:record_artifact"),
         "keys of Dynamo's packages are names and lines of functions, so each graph is marked with its tables",
     ),
     Patch(
-        *("torch._dynamo.package", "DynamoCache.read", f"{_KEPT}:read_package"),
+        *("torch._dynamo.package", "DynamoCache.read", f"{_GRAPHS}:read_package"),
         "graphs of a package that was made without the hook have no mark",
     ),
     Patch(
-        *("torch._dynamo.package", "DynamoCache.load", f"{_KEPT}:load_package"),
+        *("torch._dynamo.package", "DynamoCache.load", f"{_GRAPHS}:load_package"),
         "a package must not be served where other tables would be asked",
     ),
     Patch(
-        *("torch._inductor.output_code", "CompiledFxGraph.__call__", f"{_PROBE}:call_graph"),
+        *("torch._inductor.output_code", "CompiledFxGraph.__call__", f"{_GRAPHS}:call_graph"),
         "nothing tells when a compiled graph is called",
         TRACING,
     ),
     Patch(
         "torch._inductor.codecache",
         "CppPythonBindingsCodeCache.load_pybinding_async",
-        f"{_PROBE}:load_pybinding_async",
+        f"{_GRAPHS}:load_pybinding_async",
         "traces name C++ kernels without their sizes",
         TRACING,
     ),
     Patch(
-        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", f"{_PROBE}:run_kernel"),
+        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", f"{_GRAPHS}:run_kernel"),
         "traces name Triton kernels without their sizes",
         TRACING,
     ),
@@ -228,9 +228,19 @@ def install(_config: ModuleType) -> None:
 
 def install_probe(_config: ModuleType) -> None:
     """Have this process tell ``compare`` about itself. Called like ``install``, in programs ``compare`` starts."""
-    from diode_lut.hook import probe
+    from diode_lut import probe
 
-    if probe.begin():
+    def compile_s() -> float | None:  # in all threads; None if Dynamo does not tell
+        try:
+            from torch._dynamo.utils import calculate_time_spent
+
+            return float(calculate_time_spent()["total_wall_time"])
+        except Exception as error:
+            let_pass(error)
+            return None
+
+    probe.add("compile_s", compile_s)
+    if probe.is_traced():
         _put_when_imported(TRACING)
 
 

@@ -83,32 +83,27 @@ class InductorSnapshot(runtime.Snapshot):
         """Return the tables' name of float32 matmuls: ``float32`` or ``tf32``, or None for other precisions."""
         return self.matmul.cpu if device_type == "cpu" else self.matmul.cuda
 
-    def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
-        """Record the configs for Inductor, and trace the decision."""
-        _trace_decision(decision, served)
-        super().record(decision, served)
+    def trace(self, decision: Decision, served: tuple[Config, ...]) -> None:
+        """Show a decision in PyTorch's structured trace."""
+        _trace(
+            "diode_lut_decision",
+            lambda: {
+                **_asked(decision.problem, decision.hardware),
+                "over": decision.over,
+                "tier": decision.tier,
+                "from": decision.where,
+                "inductor_gets": list(map(str, served)),
+                "answer": list(map(str, decision.configs)),
+                "confidence": decision.confidence,
+                "steps": list(decision.steps),
+            },
+        )
 
-    def record_fusion(self, decision: Decision, served: Config) -> None:
-        """Record and trace the decision used in the end for an epilogue, or for a part of a range."""
-        _trace_decision(decision, (served,) if decision.configs else ())
-        super().record_fusion(decision, served)
-
-    def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record and trace a problem without a choice."""
-        hardware, steps = self.hardware(device), [f"there is no choice: {reason}"]
-        _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
-        super().record_no_choice(problem, device, reason)
-
-    def record_generated(self, decision: Decision, served: Config | None) -> None:
-        """Record and trace the decision about a generated kernel."""
-        _trace_decision(decision, () if served is None else (served,))
-        super().record_generated(decision, served)
-
-    def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record and trace a generated kernel about which no table is asked."""
-        hardware, steps = self.hardware(device), [f"left to Inductor: {reason}"]
-        _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": steps})
-        super().record_generated_left(problem, device, reason)
+    def trace_left(self, problem: Problem, device: str | torch.device, why: str) -> None:
+        """Show in the structured trace, and in the log, why no table is asked about a problem."""
+        hardware = self.hardware(device)
+        _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": [why]})
+        super().trace_left(problem, device, why)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Hand over to Inductor's process for a whole graph, which uses the key of this process.
@@ -193,22 +188,6 @@ def compile_range() -> tuple[int, int] | None:
 def trace_graph(counts: dict[str, Any], receipt: bytes, *, cached: bool) -> None:
     """Trace the counts and the receipt of a graph, which may be ``cached``."""
     _trace("diode_lut_graph", lambda: {"cached": cached, "counts": counts, "receipt": orjson.loads(receipt)})
-
-
-def _trace_decision(decision: Decision, served: tuple[Config, ...]) -> None:
-    _trace(
-        "diode_lut_decision",
-        lambda: {
-            **_asked(decision.problem, decision.hardware),
-            "over": decision.over,
-            "tier": decision.tier,
-            "from": decision.where,
-            "inductor_gets": list(map(str, served)),
-            "answer": list(map(str, decision.configs)),
-            "confidence": decision.confidence,
-            "steps": list(decision.steps),
-        },
-    )
 
 
 def _asked(problem: Problem, hardware: Hardware) -> dict[str, Any]:

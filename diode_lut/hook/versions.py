@@ -11,6 +11,7 @@ Importing this module imports nothing of PyTorch. These are the differences, wit
 - Since torch 2.15, handlers are also told the length when they are asked for configs of flex attention. ``handler``
   passes on all arguments, and ``attention`` reads the problem off the graph.
 - Since torch 2.15, template heuristics are in another package. Their earlier name still works, and is used here.
+- Not every release has all settings: ``choices`` takes a missing setting for one that is off.
 """
 
 from __future__ import annotations
@@ -94,34 +95,6 @@ def cpp_wrappers_have_scratch() -> bool:
 def subgraphs_keep_sizes_dynamic() -> bool:
     """Return whether graphs as choices leave sizes dynamic. Before torch 2.13, their hints are constants."""
     return release() >= (2, 13)
-
-
-def is_batch_invariant() -> bool:
-    """Return whether Inductor's setting ``batch_invariant``, new in torch 2.13, allows the library only."""
-    from torch._inductor import config
-
-    return bool(getattr(config, "batch_invariant", False))
-
-
-def forces_same_precision() -> bool:
-    """Return whether Inductor's setting ``force_same_precision``, gone since torch 2.13, keeps TF32 from some sizes."""
-    from torch._inductor import config
-
-    return bool(getattr(config, "force_same_precision", False))
-
-
-def stores_with_tma() -> bool:
-    """Return whether Inductor's setting ``triton.enable_template_tma_store`` is on, if the release has it."""
-    from torch._inductor import config
-
-    return bool(getattr(config.triton, "enable_template_tma_store", False))
-
-
-def loads_epilogues_with_tma() -> bool:
-    """Return whether ``triton.enable_tma_load_for_template_epilogue`` is on, if the release has it."""
-    from torch._inductor import config
-
-    return bool(getattr(config.triton, "enable_tma_load_for_template_epilogue", False))
 
 
 _TRITON_KWARGS = {

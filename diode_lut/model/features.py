@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from diode_lut.problem import (
     letters,
 )
 from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.template import SomeProblems
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -181,11 +182,8 @@ class Tiling:
         self.threads = architecture.warp_size * self.warps
         self.moved = np.stack((self.block_m, self.block_n)) * (self.block_k / self.threads)
         self.held = self.stages * self.edges * self.block_k
-        self.occupancies = {itemsize: self._occupancy(itemsize, architecture) for itemsize in set(ITEMSIZES.values())}
-
-    def _occupancy(self, itemsize: int, architecture: Architecture) -> Floats:
-        """Estimate how many tiles a multiprocessor works on at once, per candidate. 1 if the limits are unknown."""
-        limits: list[Floats] = [np.ones(self.count)]
+        # By itemsize, how many tiles a multiprocessor works on at once: an estimate, 1 if the limits are unknown
+        self.occupancies = dict.fromkeys(ITEMSIZES.values(), np.ones(self.count, np.float32))
         if (
             architecture.shared_memory is not None
             and architecture.warps_per_multiprocessor is not None
@@ -194,13 +192,11 @@ class Tiling:
         ):
             per_tile = _OTHER_REGISTERS + 1.2 * self.tile / self.threads
             registers = np.minimum(architecture.registers_per_thread, per_tile)
-            limits = [
-                architecture.shared_memory // (self.held * itemsize),
-                architecture.warps_per_multiprocessor // self.warps,
-                architecture.registers_per_block // (self.threads * registers),
-            ]
-        occupancy: Floats = np.maximum(1, np.minimum.reduce(limits)).astype(np.float32)
-        return occupancy
+            by_warps = architecture.warps_per_multiprocessor // self.warps
+            by_registers = architecture.registers_per_block // (self.threads * registers)
+            for itemsize in self.occupancies:
+                limits = architecture.shared_memory // (self.held * itemsize), by_warps, by_registers
+                self.occupancies[itemsize] = np.maximum(1, np.minimum.reduce(limits)).astype(np.float32)
 
     def features(self, problem: Problem, sm_count: int) -> Floats:
         """Return JOINT_FEATURES, a column per candidate, with zeros for other candidates than tiled ones."""
@@ -238,18 +234,6 @@ class Tiling:
 Flags = npt.NDArray[np.bool_]
 
 
-class _AnySizes(NamedTuple):
-    """All problems of an op and a dtype."""
-
-    op: str
-    dtype: str
-    align: None = None
-    m: None = None
-    k: None = None
-    g: None = None
-    v: None = None
-
-
 class Candidates:
     """The candidates of a model for one family of problems: those with a batch, or those without.
 
@@ -269,11 +253,11 @@ class Candidates:
         ]
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
         self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
-        self._launchable: dict[_AnySizes, Flags] = {}
+        self._launchable: dict[SomeProblems, Flags] = {}
 
     def applicable(self, problem: Problem) -> Flags:
         """Return for each candidate whether it can run on the problem, and is in proportion to it."""
-        problems, architecture = _AnySizes(problem.op, problem.dtype), self._architecture
+        problems, architecture = SomeProblems(problem.op, problem.dtype), self._architecture
         if problems not in self._launchable:
             self._launchable[problems] = np.array(
                 [

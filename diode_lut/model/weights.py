@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +31,13 @@ from diode_lut.model.ranking import (
 )
 from diode_lut.templates.config import ATEN, Config
 
-_FEATURES = {
-    "version": VERSION,
-    "problem": list(PROBLEM_FEATURES),
-    "config": list(CONFIG_FEATURES),
-    "joint": list(JOINT_FEATURES),
-}
-
 
 def _features(arch: Any) -> dict[str, Any]:
     """Return the features of the weights, and the architecture's constants behind them."""
     shared_memory = architecture(arch).shared_memory if isinstance(arch, str) else None
-    return {**_FEATURES, "constants": {"shared_memory": shared_memory}}
+    names = {"problem": PROBLEM_FEATURES, "config": CONFIG_FEATURES, "joint": JOINT_FEATURES}
+    lists = {name: list(features) for name, features in names.items()}
+    return {"version": VERSION, **lists, "constants": {"shared_memory": shared_memory}}
 
 
 def write_model(model: Model, path: Path) -> None:
@@ -90,7 +85,16 @@ def _decoded(data: bytes, path: Path) -> Model:
     except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy does not have
         raise ModelError(f"{path}: damaged: {error}") from error
     try:
-        candidates = _candidates(metadata["candidates"])
+        candidates = [Config.from_json(fields) for fields in metadata["candidates"]]
+        if ATEN not in candidates:
+            raise ProblemError("candidates: aten is not among them")
+        if len(set(candidates)) < len(candidates):
+            raise ProblemError("candidates: a config is repeated")
+        if any(config.pad > 1 for config in candidates):
+            raise ProblemError("candidates: one has a pad, but the model adds paddings itself")
+        tiled = [config.kernel.tiled for config in candidates]
+        if tiled != sorted(tiled, reverse=True):
+            raise ProblemError("candidates: tiled configs do not come first")
         device, weights = Hardware.from_json(metadata["hardware"]), _weights(tensors, len(candidates), path)
         kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
         if len({kind.key for kind in kinds}) < len(kinds):
@@ -112,20 +116,6 @@ def _decoded(data: bytes, path: Path) -> Model:
         raise ModelError(f"{path}: metadata: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
-
-
-def _candidates(rows: Sequence[Mapping[str, Any]]) -> list[Config]:
-    candidates = [Config.from_json(fields) for fields in rows]
-    if ATEN not in candidates:
-        raise ProblemError("candidates: aten is not among them")
-    if len(set(candidates)) < len(candidates):
-        raise ProblemError("candidates: a config is repeated")
-    if any(config.pad > 1 for config in candidates):
-        raise ProblemError("candidates: one has a pad, but the model adds paddings itself")
-    tiled = [config.kernel.tiled for config in candidates]
-    if tiled != sorted(tiled, reverse=True):
-        raise ProblemError("candidates: tiled configs do not come first")
-    return candidates
 
 
 def _calibration(fields: Mapping[str, Any]) -> Calibration:

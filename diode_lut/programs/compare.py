@@ -6,7 +6,7 @@ import re
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -18,21 +18,31 @@ from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
 from diode_lut.hardware import Hardware
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import OP_SIZES, SIZE_FIELDS, Problem
-from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
-from diode_lut.programs.launch import Streams, cold, without_leaks
-from diode_lut.programs.trace import GemmTime, GraphTimes, read_traces, unpadded
-from diode_lut.programs.tune import own_table
-from diode_lut.programs.verdict import (
+from diode_lut.programs.run import (
+    Streams,
+    cold,
+    counted,
+    named_gemms,
+    nothing_asked,
+    run_with_receipt,
+    without_leaks,
+)
+from diode_lut.programs.times import (
     GEMMS_ERR,
     LEAST_GEMM_RUNS,
     TIMES_ERR,
     GemmChange,
+    GemmTime,
+    GraphTimes,
     Speedup,
     change_of,
     error_of,
     is_all_told,
     judge,
+    read_traces,
+    unpadded,
 )
+from diode_lut.programs.tune import own_table
 from diode_lut.receipts import Receipt
 from diode_lut.receipts.summary import losses
 from diode_lut.settings import USER
@@ -281,8 +291,10 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     while True:
         begin = time.monotonic()
         for kind in KINDS if pairs % 2 else reversed(KINDS):  # so a drift of the machine affects both alike
-            samples[kind].append(_run(plan, kind, tell).sample)
-            tell(f"{pairs + 1}{f' of {plan.pairs}' if plan.pairs else ''} {kind} tables: {_told(samples[kind][-1])}")
+            sample = _run(plan, kind, tell).sample
+            samples[kind].append(sample)
+            told = (f"{name} {spread_text([time])}" for name, time in sample._asdict().items() if time is not None)
+            tell(f"{pairs + 1}{f' of {plan.pairs}' if plan.pairs else ''} {kind} tables: {', '.join(told)}")
         traced = traced and _trace_pair(plan, graphs, pairs, tell)
         pairs += 1
         longest = max(longest, time.monotonic() - begin)
@@ -339,11 +351,6 @@ def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
     raise ProgramError(f"nothing to compare: {text}")
 
 
-def _told(sample: RunTimes) -> str:
-    known = {name: time for name, time in sample._asdict().items() if time is not None}
-    return ", ".join(f"{name} {spread_text([time])}" for name, time in known.items())
-
-
 class _OneRun(NamedTuple):
     """The times, the receipt and the trace of a run."""
 
@@ -374,20 +381,17 @@ def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced
                 with suppress(OSError, orjson.JSONDecodeError):
                     said.append(orjson.loads(path.read_bytes()))
             times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
-        return _OneRun(_sample(run, said, output, plan), run.receipt, times)
+        compiled = [each["compile_s"] for each in said if each.get("compile_s")]
+        steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
+        printed = [] if steps else printed_steps(_tail(output, 1 << 24))
+        wall = None if plan.limit_s is not None else run.ended.seconds
+        step = max(steps, default=median(printed) if printed else None)
+        return _OneRun(RunTimes(wall, max(compiled, default=None), step), run.receipt, times)
 
 
 def _tail(output: IO[bytes], size: int = _TAIL_BYTES) -> str:
     output.seek(max(0, output.seek(0, 2) - size))
     return output.read().decode(errors="replace")
-
-
-def _sample(run: ProgramRun, said: Iterable[Mapping[str, Any]], output: IO[bytes], plan: ComparisonPlan) -> RunTimes:
-    compiled = [each["compile_s"] for each in said if each.get("compile_s")]
-    steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
-    printed = [] if steps else printed_steps(_tail(output, 1 << 24))
-    wall = None if plan.limit_s is not None else run.ended.seconds
-    return RunTimes(wall, max(compiled, default=None), max(steps, default=median(printed) if printed else None))
 
 
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
@@ -403,16 +407,13 @@ _PRINTED = re.compile(
 
 def printed_steps(output: str) -> list[float]:
     """Return the printed times of steps, in seconds, without the first half, which warms up."""
-    found = [time for each in _PRINTED.finditer(output) if (time := _seconds(each)) > 0]
-    return found[len(found) // 2 :]
-
-
-def _seconds(found: re.Match[str]) -> float:
-    with suppress(ValueError, ZeroDivisionError):
-        if found["rate"]:
-            return 1 / float(found["rate"])
-        return float(found["time"] or found["named"]) * _SECONDS[(found["unit"] or found["named_unit"]).lower()]
-    return 0.0
+    steps = []
+    for found in _PRINTED.finditer(output):
+        with suppress(ValueError, ZeroDivisionError):
+            unit = 0.0 if found["rate"] else _SECONDS[(found["unit"] or found["named_unit"]).lower()]
+            steps.append(unit * float(found["time"] or found["named"]) if unit else 1 / float(found["rate"]))
+    steps = [time for time in steps if time > 0]
+    return steps[len(steps) // 2 :]
 
 
 def _changes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
@@ -10,10 +10,9 @@ from string import Template
 
 from diode_lut.errors import as_command, printable
 from diode_lut.probe import CPP_GEMM
-from diode_lut.programs.account import counted
 from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
-from diode_lut.programs.trace import GemmTime
-from diode_lut.programs.verdict import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, Speedup, ratio_text
+from diode_lut.programs.run import counted
+from diode_lut.programs.times import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, GemmTime, Speedup, ratio_text
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
@@ -44,7 +43,7 @@ def as_page(comparison: Comparison) -> str:
             _tile(f"{WORDS[name]}{traced if name in ('graph', 'gemms') else ''}", change)
             for name, change in comparison.changes.items()
         ),
-        gemms=f"{_gemms(comparison.gemms)}\n{_to_do(comparison)}",
+        gemms=_gemms(comparison),
         method=Template(_METHOD).substitute(
             pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
@@ -105,7 +104,8 @@ def _dots(change: Speedup) -> str:
     return f'<svg viewBox="0 0 {_WIDTH:g} 52" role="img" aria-label="{escape(label)}">{"".join(drawn)}</svg>'
 
 
-def _gemms(changes: Sequence[GemmChange]) -> str:
+def _gemms(comparison: Comparison) -> str:
+    changes = comparison.gemms
     clear = [change for change in changes if change.is_clear]
     gained = [change for change in clear if change.saved_ns > 0][:_LISTED]
     lost = [change for change in reversed(clear) if change.saved_ns < 0][:_LISTED]
@@ -122,17 +122,12 @@ def _gemms(changes: Sequence[GemmChange]) -> str:
     if others:
         text = f"{counted(others, 'more GEMM')} without a difference beyond noise."
         parts.append(f'<p class="hint">{text}</p>')
+    lines = [f"<li><code>{_text(str(loser))}</code></li>" for loser in losers(comparison)]
+    if lines:
+        hint = "Each command sets the library's kernel for a slower GEMM; compare --apply does all."
+        items = "".join(lines)
+        parts.append(f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>')
     return "\n".join(parts)
-
-
-def _to_do(comparison: Comparison) -> str:
-    """Return the commands that give slower GEMMs the library's kernel."""
-    lines = [_text(str(loser)) for loser in losers(comparison)]
-    if not lines:
-        return ""
-    items = "".join(f"<li><code>{line}</code></li>" for line in lines)
-    hint = "Each command sets the library's kernel for a slower GEMM; compare --apply does all."
-    return f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
 
 
 _COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "ratio", "kernel without", "kernel with")
@@ -144,7 +139,16 @@ def _listed(title: str, changes: Sequence[GemmChange], none: str, hint: str = ""
     about = (
         hint or "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
     )
-    return _section(title, about, _COLUMNS, map(_row, changes))
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in _COLUMNS)
+    cells = (
+        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(_COLUMNS, row, strict=True)]
+        for row in map(_row, changes)
+    )
+    body = "\n".join(f"<tr>{''.join(each)}</tr>" for each in cells)
+    return (
+        f'<section><h2>{escape(title)}</h2><p class="hint">{escape(about)}</p><div class="scroll">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"
+    )
 
 
 def _row(change: GemmChange) -> list[str]:
@@ -162,16 +166,3 @@ def _time(times: Sequence[GemmTime]) -> str:
 def _kernel(times: Sequence[GemmTime]) -> str:
     kernel = times[0].kernel if times else ""
     return CPP_GEMM if kernel.startswith(CPP_GEMM) else kernel
-
-
-def _section(title: str, hint: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    cells = (
-        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(columns, row, strict=True)]
-        for row in rows
-    )
-    body = "\n".join(f"<tr>{''.join(each)}</tr>" for each in cells)
-    return (
-        f'<section><h2>{escape(title)}</h2><p class="hint">{escape(hint)}</p><div class="scroll">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"
-    )

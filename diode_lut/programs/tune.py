@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -21,14 +21,23 @@ import orjson
 from diode_lut.dataset import read_dataset
 from diode_lut.decide.sources import TableSource, shown
 from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
-from diode_lut.evaluate import evaluate
+from diode_lut.evaluate import Case, evaluate
 from diode_lut.files import append, open_to_append, own_directory, own_tables_directory, timings_of
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.problems import problem_of
 from diode_lut.probe import RECORDING
 from diode_lut.problem import GENERATED, Problem
-from diode_lut.programs.account import ProgramRun, counted, named_gemms, nothing_asked, run_with_receipt
-from diode_lut.programs.launch import Streams, armed, cold, run_program
+from diode_lut.programs.run import (
+    ProgramRun,
+    Streams,
+    armed,
+    cold,
+    counted,
+    named_gemms,
+    nothing_asked,
+    run_program,
+    run_with_receipt,
+)
 from diode_lut.receipts import Receipt, read_receipt, receipt_bytes
 from diode_lut.receipts.recorder import NO_ANSWER
 from diode_lut.receipts.summary import losses
@@ -102,8 +111,9 @@ def _unanswered(receipt: Receipt) -> dict[Hardware, set[Problem]]:
 
 def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -> tuple[int, bool]:
     """Return the exit code, and whether the next ``tune`` goes on with the misses in ``kept``, open as ``file``."""
-    before = None
-    receipt = _interrupted(kept)
+    receipt = before = None
+    with suppress(ReceiptError, FileNotFoundError):
+        receipt = read_receipt(kept)
     if receipt is not None:
         tell(f"continues with the misses of the interrupted run, from {shown(kept)}; remove this file to start again")
     else:
@@ -149,8 +159,18 @@ def _measure_all(
     if after.ended.interrupted:
         tell(_GO_ON)
         return after.ended.code or INTERRUPTED
-    for line in _brought(order, receipt, before, after, built.values()):
-        tell(line)
+    missed = {loss.problem for loss in losses(receipt)}.union(*_unanswered(receipt).values())
+    now = losses(after.receipt)
+    tell(f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now")
+    if now:
+        tell(f"still missed: {named_gemms(now)}")
+    for table in built.values():
+        for line in _measured(table, missed):
+            tell(line)
+    if before is not None and order.limit_s is None:
+        seconds = f"{before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now"
+        tell(f"the program took {seconds}, with cold caches; one run of each proves nothing")
+    tell(f"to measure what the program gains or loses, and which rows lose: {order.compare}")
     return after.ended.code
 
 
@@ -170,12 +190,6 @@ def _own(directory: Path | None) -> Path:
     if directory is None:
         raise ProgramError("this user has no home directory for tables: set HOME, or XDG_CONFIG_HOME")
     return directory
-
-
-def _interrupted(kept: Path) -> Receipt | None:
-    with suppress(ReceiptError, FileNotFoundError):
-        return read_receipt(kept)
-    return None
 
 
 def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
@@ -234,82 +248,44 @@ def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) ->
     return ended.code or (INTERRUPTED if ended.interrupted else 0)
 
 
-def _brought(
-    order: Order, receipt: Receipt, before: ProgramRun | None, after: ProgramRun, tables: Iterable[Path]
-) -> Iterator[str]:
-    """Yield the table's effect: the answers before and now, the measured times, and the time of the runs."""
-    missed = {loss.problem for loss in losses(receipt)}.union(*_unanswered(receipt).values())
-    now = losses(after.receipt)
-    yield f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now"
-    if now:
-        yield f"still missed: {named_gemms(now)}"
-    for table in tables:
-        yield from _measured(table, missed)
-    if before is not None and order.limit_s is None:
-        yield (
-            f"the program took {before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now, with cold "
-            "caches; one run of each proves nothing"
-        )
-    yield f"to measure what the program gains or loses, and which rows lose: {order.compare}"
-
-
 def _answered(receipt: Receipt) -> str:
     devices = receipt.devices.values()
     asked = sum(device.calls for device in devices)
     return f"{sum(device.hits.total() for device in devices)} of {counted(asked, 'question')}"
 
 
-class Gain(NamedTuple):
-    """The measured times of a GEMM, in nanoseconds: with aten, and with the table's choice."""
-
-    problem: Problem
-    choice: Config
-    baseline_ns: float
-    ns: float
-
-    @property
-    def saved_ns(self) -> float:
-        """The nanoseconds that one execution saves."""
-        return self.baseline_ns - self.ns
-
-
 def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
     """Yield the time that the table saves for what was missed, as it was measured alone."""
-    gains = [gain for gain in _gains(table) if gain.problem in missed]
-    kernels = [gain for gain in gains if gain.problem.op in GENERATED]
-    gemms = [gain for gain in gains if gain.problem.op not in GENERATED]
+    records = (record for path in sorted(timings_of(table).glob("*.msgpack")) for record in read_dataset(path))
+    cases = [case for case in evaluate(TableSource(read_table(table)), records).cases if case.problem in missed]
+    kernels = [case for case in cases if case.problem.op in GENERATED]
+    gemms = [case for case in cases if case.problem.op not in GENERATED]
     if gemms or not kernels:
         yield from _saved(table, gemms, "missed GEMM", ATEN)
     if kernels:
         yield from _saved(table, kernels, "generated kernel", DEFAULT)
 
 
-def _saved(table: Path, gains: Sequence[Gain], what: str, first: Config) -> Iterator[str]:
-    """Yield the time saved over ``first``."""
-    faster = sorted((gain for gain in gains if gain.saved_ns > 0), key=lambda gain: -gain.saved_ns)
+def _saved(table: Path, cases: Sequence[Case], what: str, first: Config) -> Iterator[str]:
+    """Yield the time saved over ``first``, in nanoseconds, by the cases with both times."""
+    gains = [
+        (case.baseline_ns - case.ns, case.baseline_ns, case)
+        for case in cases
+        if case.ns is not None and case.baseline_ns is not None
+    ]
+    faster = sorted((gain for gain in gains if gain[0] > 0), key=lambda gain: -gain[0])
     if not faster:
         yield f"{shown(table)}: {first} is the fastest kernel measured for {counted(len(gains), what)}: no gain"
         return
-    whole, saved = (sum(times) for times in zip(*((gain.baseline_ns, gain.saved_ns) for gain in gains), strict=True))
+    saved, whole = sum(gain[0] for gain in gains), sum(gain[1] for gain in gains)
     yield (
         f"{shown(table)}: for {len(faster)} of {counted(len(gains), what)} a kernel is faster than {first}. Run "
         f"once each, alone, all take {_us(whole - saved)} instead of {_us(whole)}; in the program they may gain less, "
         "or lose"
     )
-    for gain in faster[:_NAMED]:
-        yield f"  {gain.problem}: {_us(gain.ns)} with {gain.choice}, {_us(gain.baseline_ns)} with {first}"
+    for saved_ns, ns, case in faster[:_NAMED]:
+        yield f"  {case.problem}: {_us(ns - saved_ns)} with {case.choice}, {_us(ns)} with {first}"
 
 
 def _us(ns: float) -> str:
     return f"{ns / 1e3:.1f} us"
-
-
-def _gains(table: Path) -> list[Gain]:
-    source = TableSource(read_table(table))
-    records = (record for path in sorted(timings_of(table).glob("*.msgpack")) for record in read_dataset(path))
-    cases = evaluate(source, records).cases
-    return [
-        Gain(case.problem, case.choice, case.baseline_ns, case.ns)
-        for case in cases
-        if case.ns is not None and case.baseline_ns is not None
-    ]

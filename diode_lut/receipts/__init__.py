@@ -447,8 +447,20 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         reason = reason.replace("Expected", "expected", 1).replace("Object", "object", 1)
         raise ReceiptError(": ".join(filter(None, (path, place.strip("`."), reason)))) from None
     versions = dict.fromkeys(Versions(**asdict(each)) for each in decoded.versions)
-    devices = (Receipt(0, devices={Hardware(**asdict(each.hardware)): _device(each)}) for each in decoded.devices)
-    return Receipt(decoded.processes, versions, decoded.selecting_ns, merge_receipts(devices).devices)
+    devices: dict[Hardware, Device] = {}
+    for each in decoded.devices:
+        device = devices.setdefault(Hardware(**asdict(each.hardware)), Device())
+        device.sources.update(dict.fromkeys(SourceRecord(**asdict(source)) for source in each.sources))
+        device.left_out.update(dict.fromkeys(each.left_out))
+        device.cached += each.cached
+        for name, kind in _QUESTIONS.items():
+            for asked in getattr(each, name):
+                rest = (getattr(asked, part) or "" for part in kind._fields[1:])
+                getattr(device, name)[kind(asked.problem, *rest)] += asked.calls
+        for miss in each.misses:
+            if miss.expected_permille:
+                device.expect(miss.problem, miss.expected_permille)
+    return Receipt(decoded.processes, versions, decoded.selecting_ns, devices)
 
 
 def _whole(value: Any) -> Any:
@@ -469,17 +481,3 @@ _QUESTIONS: dict[str, Any] = {
     "generated": GeneratedKernel,
 }
 """The counters of Device, each with the type of its keys."""
-
-
-def _device(decoded: _DeviceJson) -> Device:
-    """Return the counts of a device. Counts of equal entries add up."""
-    sources = (SourceRecord(**asdict(each)) for each in decoded.sources)
-    device = Device(dict.fromkeys(sources), dict.fromkeys(decoded.left_out), cached=decoded.cached)
-    for name, kind in _QUESTIONS.items():
-        for each in getattr(decoded, name):
-            rest = (getattr(each, part) or "" for part in kind._fields[1:])
-            getattr(device, name)[kind(each.problem, *rest)] += each.calls
-    for miss in decoded.misses:
-        if miss.expected_permille:
-            device.expect(miss.problem, miss.expected_permille)
-    return device

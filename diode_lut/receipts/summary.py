@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from diode_lut.errors import as_json as printable_as_json
 from diode_lut.errors import as_lines
@@ -85,18 +85,15 @@ def as_text(receipt: Receipt) -> str:
     lines += [", ".join(f"{name} {version}" for name, version in each.items()) for each in software]
     lost = losses(receipt)
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
-        lines += ["", str(hardware), *_sources(device), *_answers(device), *_generated(device), *_ranges(device)]
-        lines += [*_misses([loss for loss in lost if loss.hardware == hardware]), *_skipped(device)]
+        lines += ["", str(hardware)]
+        for source in sorted(device.sources):
+            rows = f", {source.rows} rows" if source.rows else ""
+            lines.append(f"  {source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}")
+        lines += [*(f"  {reason}" for reason in sorted(device.left_out)), *_answers(device), *_generated(device)]
+        lines += [*_ranges(device), *_misses([loss for loss in lost if loss.hardware == hardware]), *_skipped(device)]
     if not any(device.calls or device.no_choice or device.generated for device in receipt.devices.values()):
         lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
     return as_lines(lines)
-
-
-def _sources(device: Device) -> Iterator[str]:
-    for source in sorted(device.sources):
-        rows = f", {source.rows} rows" if source.rows else ""
-        yield f"  {source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}"
-    yield from (f"  {reason}" for reason in sorted(device.left_out))
 
 
 def _answers(device: Device) -> Iterator[str]:
@@ -187,7 +184,26 @@ def as_json(receipt: Receipt) -> str:
         "processes": receipt.processes,
         "selecting_ns": receipt.selecting_ns,
         "versions": [versions_to_json(versions) for versions in sorted(receipt.versions)],
-        "devices": [_device_to_json(hardware, device) for hardware, device in sorted(receipt.devices.items())],
+        "devices": [
+            {
+                "hardware": hardware_to_json(hardware),
+                "calls": device.calls,
+                "answered": device.hits.total(),
+                "hits": _calls_by_tier(device),
+                "epilogues": {
+                    name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()
+                },
+                "unfused": _by_reason(device.unfused.items()),
+                "skipped_configs": device.skipped.total(),
+                "no_choice": device.no_choice.total(),
+                "why_no_choice": _by_reason(device.no_choice.items()),
+                "generated": {"decided": _generated_by_tier(device), "left": _generated_left(device)},
+                "cached": device.cached,
+                "sources": [source._asdict() for source in sorted(device.sources)],
+                "left_out": sorted(device.left_out),
+            }
+            for hardware, device in sorted(receipt.devices.items())
+        ],
         "missed": [
             {
                 **loss.problem.to_json(),
@@ -201,24 +217,6 @@ def as_json(receipt: Receipt) -> str:
         ],
     }
     return printable_as_json(report)
-
-
-def _device_to_json(hardware: Hardware, device: Device) -> dict[str, Any]:
-    return {
-        "hardware": hardware_to_json(hardware),
-        "calls": device.calls,
-        "answered": device.hits.total(),
-        "hits": _calls_by_tier(device),
-        "epilogues": {name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()},
-        "unfused": _by_reason(device.unfused.items()),
-        "skipped_configs": device.skipped.total(),
-        "no_choice": device.no_choice.total(),
-        "why_no_choice": _by_reason(device.no_choice.items()),
-        "generated": {"decided": _generated_by_tier(device), "left": _generated_left(device)},
-        "cached": device.cached,
-        "sources": [source._asdict() for source in sorted(device.sources)],
-        "left_out": sorted(device.left_out),
-    }
 
 
 def _epilogues(device: Device) -> dict[str, tuple[int, int]]:

@@ -59,7 +59,10 @@ class Flex(Template):
     def faults(
         self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield faults of a config for these heads. ``shared_memory`` is the device's, if it is known."""
+        """Yield faults of a config for these heads. ``shared_memory`` is the device's, if it is known.
+
+        In a sweep on an H200 the 863 configs that did not compile had some, and the 4,592 others none.
+        """
         needed, limit = self.registers(params, heads, architecture)
         if limit is not None and needed >= limit:
             reason = f"{self.values(params)['num_warps']} do not go with these blocks: {needed} registers a thread"
@@ -69,13 +72,6 @@ class Flex(Template):
         if allowed is not None and memory > allowed:
             reason = f"heads of {heads.k} and {heads.v} elements need {memory} bytes of shared memory"
             yield Complaint(f"{reason} ({architecture.name} has {allowed})")
-
-    def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        """Return whether a config can be launched for an attention, as far as is known.
-
-        In a sweep on an H200 it could not for the 863 configs that did not compile, and could for the 4,592 others.
-        """
-        return next(self.faults_on(problem, params, architecture), None) is None
 
     def heads(self, covered: Covered) -> Heads:
         return Heads.least(covered)

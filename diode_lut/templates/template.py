@@ -82,6 +82,18 @@ class Covered(Protocol):
     def v(self) -> tuple[int, int] | None: ...
 
 
+class SomeProblems(NamedTuple):
+    """The problems of an op and a dtype, of any sizes unless these are given, in the form of a row's problems."""
+
+    op: str
+    dtype: str
+    align: int | None = None
+    k: tuple[int, int] | None = None
+    m: tuple[int, int] | None = None
+    g: tuple[int, int] | None = None
+    v: tuple[int, int] | None = None
+
+
 _LEAST_BLOCK = 16
 """Minimum elements of a block along each dimension."""
 
@@ -196,8 +208,8 @@ class Template:
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        """Return whether a sweep may try a config on a problem."""
-        return True
+        """Return whether a sweep may try a config on a problem: whether it can be launched, as far as is known."""
+        return next(self.faults_on(problem, params, architecture), None) is None
 
     def can_pay(self, problem: Problem) -> bool:
         """Return whether the kernel can be the fastest on a problem, whatever the tunables."""

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from diode_lut.dataset import Record, Timing
+from diode_lut.distill import Validation, as_text, validate
 from diode_lut.distill.examples import targets_of
-from diode_lut.distill.validation import Validation, as_text, validate
 from diode_lut.templates.config import ATEN, Config
 from tests.model.small import KINDS, LARGE, MM, SMALL, model
 

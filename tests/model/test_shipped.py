@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import Record, read_dataset
+from diode_lut.distill import Validation, validate
 from diode_lut.distill.examples import targets_of
-from diode_lut.distill.validation import Validation, validate
 from diode_lut.model import TRAIN
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model

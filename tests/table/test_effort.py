@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from diode_lut.api import explanation_of
 from diode_lut.decide.decide import Sources, Tier
-from diode_lut.decide.explain import explain
 from diode_lut.decide.sources import TableSource
 from diode_lut.diff import compare
 from diode_lut.hardware import Hardware
@@ -156,7 +156,9 @@ def test_explain_shows_some_of_many_rows() -> None:
     """Of the rows that would have answered next the first ten are shown."""
     table = Table(GPU, [row((1, high)) for high in range(1, 31)])
     said = str(
-        explain(Sources(GPU, [Tier("user", (TableSource(table),))]), Problem("mm", "float16", "nn", 16, 1, 1, 8, 8))
+        explanation_of(
+            Sources(GPU, [Tier("user", (TableSource(table),))]), Problem("mm", "float16", "nn", 16, 1, 1, 8, 8)
+        )
     )
     assert said.count("  then: ") == 9
     assert "\n  and 19 more rows" in said

@@ -1,0 +1,442 @@
+"""Run a program with the hook armed in all its processes, and account for it: its receipt, and the time it saves.
+
+A program that shares our terminal stays in our process group, so Ctrl-C and Ctrl-Z reach it as ever. Any other program
+gets a session of its own, in which a signal for us reaches all its processes.
+
+The account is an estimate. A receipt does not know how often a compiled GEMM runs, so each runs once per call. The time
+of ``aten`` is a roofline, its lower bound. The saved share comes from the row's gain, or from the model's expectation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import move, rmtree
+from types import FrameType
+from typing import IO, NamedTuple
+
+from diode_lut.decide.catalog import open_file
+from diode_lut.decide.sources import THRESHOLD, Source, shown, source_of
+from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError, as_command
+from diode_lut.files import write_atomically
+from diode_lut.hardware import Hardware, roofline_ns
+from diode_lut.problem import NO_EPILOGUE, Problem
+from diode_lut.receipts import FREEZABLE, Device, Hit, Receipt, merge_receipts, read_receipt, receipt_bytes
+from diode_lut.receipts.receipt_file import AFTER_RUN
+from diode_lut.receipts.summary import Loss, freezing, losses
+from diode_lut.templates.config import ATEN, baseline
+
+STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
+"""The directory of the module ``sitecustomize``, which arms the hook."""
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes if a program cannot be started, as in shells."""
+
+_GRACE_S = 5.0
+"""How long the other processes of a program may take to end after a signal, in seconds."""
+
+_LEFT_S = 1.0
+"""How long a program's other processes may take to end after it, in seconds, until they count as left."""
+
+_END_S = 60.0
+"""How long a program may take to end when its time is over, in seconds."""
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
+"""The signals from a terminal to all processes in the foreground."""
+
+_MARKS = "_DIODE_LUT_RUN"
+"""The variable with the marks of all programs that a process is part of, the innermost last."""
+
+_LEAKS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", flags=re.MULTILINE | re.DOTALL)
+
+
+def without_leaks(output: str) -> str:
+    """Return a program's output without the 40 lines on leaks of Triton 3.9 at the end of each process."""
+    return _LEAKS.sub("", output)
+
+
+class Ended(NamedTuple):
+    """The end of a program: its exit code as in shells, its wall time in seconds, and whether we got a signal.
+
+    ``left`` is the number of its processes that go on, such as servers. It is known on Linux.
+    """
+
+    code: int
+    seconds: float
+    interrupted: bool
+    left: int = 0
+
+
+class Streams(NamedTuple):
+    """Where a program's output goes: files or descriptors, None for where ours goes."""
+
+    out: IO[bytes] | int | None = None
+    err: IO[bytes] | int | None = None
+
+
+INHERITED = Streams()
+"""The output goes where ours goes."""
+
+
+def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
+    """Return the environment in which every Python process imports diode_lut, with more variables."""
+    path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
+    return {**environment, "DIODE_LUT": "1", "PYTHONPATH": path, **variables}
+
+
+@contextmanager
+def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the environment in which Inductor and Triton find no cache, and leave none."""
+    with tempfile.TemporaryDirectory(prefix="diode-lut-caches-", ignore_cleanup_errors=True) as directory:
+        kept = {name: value for name, value in environment.items() if name != "TRITON_CACHE_DIR"}
+        yield {**kept, "TORCHINDUCTOR_CACHE_DIR": directory}
+
+
+def run_program(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    streams: Streams = INHERITED,
+    limit_s: float | None = None,
+) -> Ended:
+    """Run a program to its end. ProgramError if it cannot be started.
+
+    Our first signal is passed on, and the program takes its time to end. The second kills it. After ``limit_s`` seconds
+    it gets SIGINT, as by Ctrl-C, and is killed if it does not end then. In this case the exit code is 0.
+    """
+    program = _Running(environment, shares_terminal=os.isatty(0))
+    start = time.monotonic()
+    with program.forwarding():
+        process = program.start(command, streams)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(limit_s)
+        seconds = time.monotonic() - start
+        is_over_time = process.poll() is None
+        if is_over_time or program.received:
+            program.end()
+        left = program.await_others(_LEFT_S)
+    code = 0 if is_over_time and not program.received else process.wait()
+    return Ended(128 - code if code < 0 else code, seconds, bool(program.received), left)
+
+
+class _Running:
+    """A running program, and our signals meanwhile."""
+
+    def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
+        self.received: list[int] = []
+        self._mark = os.urandom(8).hex()
+        self._environment = {**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"}
+        self._shares_terminal = shares_terminal
+        self._passed_on = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def forwarding(self) -> Iterator[None]:
+        """Pass signals on instead of ending with them. Ignored signals stay ignored."""
+
+        def receive(number: int, _frame: FrameType | None) -> None:
+            self.received.append(number)
+            if self._process is not None:
+                self._pass_on(number)
+
+        handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        before = [(number, signal.signal(number, receive)) for number in handled]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+    def start(self, command: Sequence[str], streams: Streams) -> subprocess.Popen[bytes]:
+        """Start the program, and pass on earlier signals."""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own program
+                command,
+                env=self._environment,
+                stdout=streams.out,
+                stderr=streams.err,
+                start_new_session=not self._shares_terminal,
+            )
+        except OSError as error:
+            raise _not_started(command[0], error) from error
+        except ValueError as error:  # a zero byte
+            raise ProgramError(f"{command[0]}: cannot be started: {error}", NOT_FOUND) from error
+        for number in self.received:
+            self._pass_on(number)
+        return self._process
+
+    def end(self) -> None:
+        """Interrupt the program if it still runs, and kill its remaining processes when their time is over."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        self.await_others(_GRACE_S)
+        self._kill()
+
+    def await_others(self, seconds: float) -> int:
+        """Wait for the end of all its processes, at most so many seconds, and return how many go on.
+
+        None is seen while the last is replaced by another program, because its environment is not there then. So they
+        have ended only if two looks in a row see none.
+        """
+        deadline, unseen = time.monotonic() + seconds, 0
+        while True:
+            running = len(self._processes())
+            unseen = 0 if running else unseen + 1
+            if unseen == 2 or (running and time.monotonic() >= deadline):
+                return running
+            time.sleep(0.05 if running else 0.01)
+
+    def _pass_on(self, number: int) -> None:
+        if self._shares_terminal and number in _TYPED:
+            return  # the terminal has sent it to the program as well
+        self._passed_on += 1
+        if self._passed_on > 1:
+            self._kill()
+        else:
+            self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            if self._shares_terminal:
+                self._process.send_signal(number)
+            else:
+                os.killpg(self._process.pid, number)
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        if not self._shares_terminal:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in self._processes():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self) -> set[int]:
+        """Return all running processes of the program.
+
+        On Linux the environment tells them, even in sessions of their own, as the ranks of torchrun are.
+        """
+        assert self._process is not None
+        found = set() if self._process.poll() is not None else {self._process.pid}
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # it has ended, or is another user's
+                if self._mark.encode() in path.read_bytes():
+                    found.add(int(path.parent.name))
+        return found
+
+
+def _not_started(program: str, error: OSError) -> ProgramError:
+    remedy = ""
+    if not program:
+        remedy = "; the program's name is empty: a variable may be unset"
+    elif program.endswith(".py") and (" " not in program or Path(program).is_file()):
+        remedy = f"; to run a script: {as_command(Path(sys.executable).name, Path(program))}"
+    elif " " in program:
+        remedy = "; a program and its arguments are separate words: leave out the quotes around them"
+    elif re.match(r"\w+=", program):
+        remedy = "; set variables before diode-lut, or start the program with env"
+    if isinstance(error, FileNotFoundError):
+        return ProgramError(f"{program}: no such program{remedy}", NOT_FOUND)
+    return ProgramError(f"{program}: cannot be started: {error.strerror}{remedy}", NOT_EXECUTABLE)
+
+
+class ProgramRun(NamedTuple):
+    """A run of a program: its end, and the merged receipt of all its processes."""
+
+    ended: Ended
+    receipt: Receipt
+
+
+def run_with_receipt(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    destination: Path | None,
+    streams: Streams = INHERITED,
+    limit_s: float | None = None,
+) -> ProgramRun:
+    """Run the program, armed, and write the merged receipt of its processes, if there is any, to ``destination``.
+
+    ``limit_s`` is as in ``run_program``. OSError, before the program is started, without a directory for temporary
+    files. Processes that go on after the program put their receipts beside ``destination``.
+    """
+    parent = Path(tempfile.mkdtemp(prefix="diode-lut-"))
+    try:
+        directory = parent / "processes"
+        directory.mkdir()
+        # One file for each process: what two that are started one after the other asked is in both.
+        variables = {"DIODE_LUT_RECEIPT": str(directory / "%p.json"), AFTER_RUN: str(destination or "")}
+        ended = run_program(command, armed(environment, **variables), streams, limit_s)
+        move(directory, parent / "done")  # from now on no process writes there
+        receipts = []
+        for path in sorted(parent.glob("done/*.json")):
+            with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
+                receipts.append(read_receipt(path))
+        receipt = merge_receipts(receipts)
+    finally:
+        rmtree(parent, ignore_errors=True)
+    if destination is not None and receipt.processes:
+        write_atomically(destination, receipt_bytes(receipt))
+    return ProgramRun(ended, receipt)
+
+
+_NAMED = 3
+"""How many missed problems are named."""
+
+
+def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
+    """Return lines for people, fewer without questions. ``tune`` is the command that measures misses."""
+    receipt = run.receipt
+    asked = sum(device.calls for device in receipt.devices.values())
+    where = [] if destination is None or not receipt.processes else [f"receipt: {shown(destination)}"]
+    if destination is not None and run.ended.left:
+        go_on, its = ("goes on", "its") if run.ended.left == 1 else ("go on", "each one's")
+        later = shown(destination.with_suffix(f".PID{destination.suffix}"))
+        where.append(f"{counted(run.ended.left, 'process')} of the program {go_on}; {its} receipt will be {later}")
+    if not receipt.processes:
+        return ["no receipt: no process compiled a graph, or imported PyTorch and ended by itself", *where]
+    if not asked:
+        return [f"nothing was answered: {nothing_asked(receipt)}", *where]
+    problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}
+    missed = losses(receipt)
+    problems.update(loss.problem for loss in missed)
+    misses = sum(loss.calls for loss in missed)
+    questions = f"{counted(asked, 'question')} about {counted(len(problems), 'GEMM')}"
+    others = len(_without_choice(receipt))
+    more = f"; Inductor has no choice for {others} more" if others else ""
+    files, compiled = Counter[tuple[str, str]](), set[Problem]()
+    for hardware, device in receipt.devices.items():
+        paths = {source.digest: source.path for source in device.sources}
+        for hit, count in device.hits.items():
+            files[hit.tier, paths.get(hit.digest, "")] += count
+            if hardware.is_cpu and hit.configs[0] != str(ATEN):
+                compiled.add(hit.problem)
+    cost = (
+        f"C++ kernels: for {counted(len(compiled), 'GEMM')}; each takes the compiler 0.7 to 10 s if it is in no cache, "
+        "and aten none (DIODE_LUT_MIN_GAIN=0.1 leaves gains below 10 % to aten)"
+    )
+    answering = ", ".join(
+        f"{Path(path).name or 'a table in memory'} ({tier}) {count}" for (tier, path), count in files.most_common()
+    )
+    return [
+        f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed{more}",
+        f"answered by: {answering or 'no table and no model'}",
+        *([cost] if compiled else []),
+        f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
+        estimate(receipt),
+        *where,
+    ]
+
+
+def nothing_asked(receipt: Receipt) -> str:
+    """Return the reason for no question: no GEMM was compiled, or Inductor has no choice for any."""
+    without = _without_choice(receipt)
+    if not without:
+        return "Inductor asked for no GEMM (only what torch.compile compiles is asked for)"
+    reasons = {each.reason for device in receipt.devices.values() for each in device.no_choice} - {FREEZABLE}
+    why = "; ".join([*freezing(receipt.devices.values()), *sorted(reasons)])
+    return f"Inductor has no choice of kernels for {_named(without)} ({why})"
+
+
+def _without_choice(receipt: Receipt) -> list[str]:
+    return list(dict.fromkeys(str(each.problem) for device in receipt.devices.values() for each in device.no_choice))
+
+
+def named_gemms(missed: Sequence[Loss]) -> str:
+    """The first GEMMs of these misses, and how many more there are."""
+    return _named(list(dict.fromkeys(str(loss.problem) for loss in missed)))
+
+
+def _named(named: Sequence[str]) -> str:
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"{', '.join(named[:_NAMED])}{more}"
+
+
+def estimate(receipt: Receipt) -> str:
+    """Return a line on the time saved and lost, and on how much of it is known."""
+    found = savings(receipt)
+    words = {EXPECTED: "estimated by a roofline or a model", UNKNOWN: "not known"}
+    known = ", ".join(f"{found.calls[how]} {text}" for how, text in words.items() if found.calls[how])
+    saved, lost = (f"{ns / 1e3:.1f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms" for ns in (found.saved_ns, found.lost_ns))
+    return f"if each ran once: {saved} saved, {lost} lost ({known})"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, such as ``2 processes``."""
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
+EXPECTED, UNKNOWN = "expected", "unknown"
+"""Whether the saved time of a GEMM can be estimated."""
+
+
+class Savings(NamedTuple):
+    """Nanoseconds saved by answers and lost by misses and slower answers, and the calls by how well they are known."""
+
+    saved_ns: float
+    lost_ns: float
+    calls: Counter[str]
+
+
+def savings(receipt: Receipt) -> Savings:
+    """Estimate the savings of a receipt on all its devices. Changed tables and models count as not known."""
+    saved, lost, calls = 0.0, 0.0, Counter[str]()
+    for hardware, device in receipt.devices.items():
+        sources = {}
+        for source in device.sources:
+            with suppress(DiodeLutError):  # the receipt outlives its tables, and their files may have changed
+                opened = source_of(open_file(Path(source.path)), hardware)
+                sources[opened.digest] = opened
+        for hit, count in _executed(device):
+            ns, how = _saved_ns(hit, sources.get(hit.digest), hardware)
+            saved, lost = saved + count * max(ns, 0.0), lost + count * max(-ns, 0.0)
+            calls[how] += count
+    for loss in losses(receipt):
+        lost += loss.nanoseconds or 0.0
+        calls[UNKNOWN if loss.nanoseconds is None else EXPECTED] += loss.calls
+    return Savings(saved, lost, calls)
+
+
+def _executed(device: Device) -> Iterator[tuple[Hit, int]]:
+    """Yield the answers that run. A GEMM with a fused epilogue has a question without epilogue as well."""
+    fused = Counter[Problem]()
+    for hit, calls in device.hits.items():
+        if hit.problem.epilogue != NO_EPILOGUE:
+            fused[hit.problem.alone] += calls
+    for hit, calls in device.hits.items():
+        instead = min(calls, fused[hit.problem]) if hit.problem.epilogue == NO_EPILOGUE else 0
+        fused[hit.problem] -= instead
+        if calls > instead:
+            yield hit, calls - instead
+
+
+def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[float, str]:
+    """Return the time that the first config saves in one execution, and how well it is known."""
+    if hit.configs[0] == str(baseline(hit.problem.op)):
+        return 0.0, EXPECTED
+    answer = None if source is None else source.ask(hit.problem, THRESHOLD, padding=True)
+    if answer is None:
+        return 0.0, UNKNOWN
+    if answer.ranking is not None:
+        times = dict(zip(map(str, answer.ranking.configs), answer.ranking.times, strict=True))
+        ratio = times.get(hit.configs[0])
+    else:
+        assert answer.entry is not None
+        gains = {str(each.config): each.gain_permille for each in answer.entry.candidates}
+        gain = gains.get(hit.configs[0])
+        ratio = 1000 / gain if gain else None  # the row may not tell
+    baseline_ns = roofline_ns(hit.problem, hardware)
+    return (0.0, UNKNOWN) if ratio is None or baseline_ns is None else (baseline_ns * (1 - ratio), EXPECTED)

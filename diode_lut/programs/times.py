@@ -1,0 +1,427 @@
+"""Times of GEMMs in compiled graphs, and verdicts on them: differences that are larger than the noise.
+
+The times come from traces of torch's profiler, which ``hook/graphs.py`` takes. GEMMs are known by their sizes and type,
+whatever op or kernel computes them, so runs with other kernels can be compared. A GEMM's time is the time of its
+kernels on the GPU, or of the op on the CPU.
+
+A comparison looks at its times several times, and at several times at once. Each look may err half as often as the one
+before it, and its share is divided among the times and GEMMs (Bonferroni, Holm), so all verdicts together keep to
+``TIMES_ERR`` and ``GEMMS_ERR``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from math import prod
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any, NamedTuple
+
+import orjson
+
+from diode_lut.hook.versions import UIDS
+from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
+from diode_lut.problem import ITEMSIZES
+from diode_lut.templates.config import ATEN, pad_multiple, padded_size
+
+_OPERANDS = {
+    name: (1, 2) if op in ("addmm", "baddbmm") else (0, 1)
+    for op, names in UIDS[ATEN.template].items()
+    for name in names
+}
+"""Of each op of the library the numbers of A and B among its inputs."""
+_LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}
+"""Of each op of the CPU's library the number of the weight, of N rows."""
+
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2",
+    "signed char": "int8",
+}
+
+Event = Mapping[str, Any]
+"""An event of a trace."""
+
+
+class GemmTime(NamedTuple):
+    """A GEMM in a run: its number of traced calls, its median time in nanoseconds, and its most frequent kernel."""
+
+    calls: int
+    ns: float
+    kernel: str
+
+
+class GraphTimes(NamedTuple):
+    """Times of compiled graphs in a run.
+
+    ``gemms`` are by sizes and type, such as ``8x256x384 float32`` for M, N and K, with a batch in front. ``calls``
+    counts calls of graphs. ``call_ns`` is the time of a call, the mean over the graphs' medians, and ``gemms_ns`` the
+    time of its GEMMs. ``on_gpu`` is whether these are times of GPU kernels.
+    """
+
+    gemms: dict[str, GemmTime]
+    calls: int
+    call_ns: float
+    gemms_ns: float
+    on_gpu: bool
+
+
+class _TracedOp(NamedTuple):
+    """An op within a call of a graph, the call, and the op of a GEMM around it or itself."""
+
+    event: Event
+    call: Event
+    gemm: Event | None
+
+
+def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
+    """Return the times in the traces of a program's processes, or None without a traced call of a graph."""
+    traces = [_ProcessTrace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
+    kind = CALL if any(trace.has(CALL) for trace in traces) else FIRST_CALL
+    on_gpu = any(trace.on_gpu for trace in traces)
+    calls: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+    gemms: defaultdict[str, list[float]] = defaultdict(list)
+    kernels: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for number, trace in enumerate(traces):
+        for name, ns in trace.calls(kind, on_gpu):
+            calls[number, name].append(ns)
+        for name, ns, kernel in trace.gemms(kind, on_gpu):
+            gemms[name].append(ns)
+            kernels[name][kernel] += 1
+    count = sum(map(len, calls.values()))
+    if not count:
+        return None
+    found = {name: GemmTime(len(ns), median(ns), kernels[name].most_common(1)[0][0]) for name, ns in gemms.items()}
+    return GraphTimes(found, count, _typical(calls.values()) / count, _typical(gemms.values()) / count, on_gpu)
+
+
+def _typical(times: Iterable[Sequence[float]]) -> float:
+    """Return the sum of times without outliers."""
+    return sum(median(each) * len(each) for each in times)
+
+
+class _ProcessTrace:
+    """The trace of a process."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
+        self._ops = list(_ops_in_calls(event for event in timed if event.get("cat") in ("cpu_op", "user_annotation")))
+        self._kernels: defaultdict[Any, list[Event]] = defaultdict(list)
+        for event in timed:
+            if event.get("cat") == "kernel":
+                self._kernels[event.get("args", {}).get("External id")].append(event)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether kernels ran on a GPU."""
+        return bool(self._kernels)
+
+    def has(self, kind: str) -> bool:
+        """Whether there are calls of this kind."""
+        return any(True for _ in self._of(kind))
+
+    def calls(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float]]:
+        """For each such call its name and its nanoseconds."""
+        kernels: defaultdict[int, float] = defaultdict(float)
+        for op in self._of(kind):
+            kernels[id(op.call)] += _ns(self._kernels_of(op.event))
+        for op in self._of(kind):
+            if op.event is op.call:
+                yield op.call["name"], kernels[id(op.call)] if on_gpu else _ns([op.call])
+
+    def gemms(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float, str]]:
+        """For each execution of a GEMM in such calls its name, its nanoseconds, and its kernel."""
+        kernels: defaultdict[int, list[Event]] = defaultdict(list)
+        gemms: dict[int, Event] = {}
+        for op in self._of(kind):
+            if op.gemm is not None:
+                gemms[id(op.gemm)] = op.gemm
+                kernels[id(op.gemm)] += self._kernels_of(op.event)
+        for number, gemm in gemms.items():
+            if not on_gpu:
+                yield _name(gemm), _ns([gemm]), gemm["name"]
+            elif kernels[number]:
+                longest = max(kernels[number], key=lambda kernel: float(kernel["dur"]))
+                yield _name(gemm), _ns(kernels[number]), longest["name"]
+
+    def _of(self, kind: str) -> Iterator[_TracedOp]:
+        return (op for op in self._ops if op.call["name"].startswith(kind))
+
+    def _kernels_of(self, op: Event) -> list[Event]:
+        return self._kernels.get(op.get("args", {}).get("External id", object()), [])
+
+
+def _ops_in_calls(events: Iterable[Event]) -> Iterator[_TracedOp]:
+    """Yield the ops within calls of graphs.
+
+    Ops of a thread are nested. If two begin together, the longer is outside.
+    """
+    within: list[tuple[float, Event | None, Event | None]] = []
+    thread: object = None
+    for event in sorted(events, key=lambda each: (str(each["pid"]), str(each["tid"]), each["ts"], -each["dur"])):
+        if thread != (event["pid"], event["tid"]):
+            thread, within = (event["pid"], event["tid"]), []
+        while within and within[-1][0] <= event["ts"]:
+            within.pop()
+        _, call, gemm = within[-1] if within else (0.0, None, None)
+        if event["name"].startswith((FIRST_CALL, CALL)):
+            call = event
+        name = event["name"]
+        if gemm is None and (name in _OPERANDS or name in _LINEAR or name.startswith((TRITON_GEMM, CPP_GEMM))):
+            gemm = event
+        within.append((event["ts"] + event["dur"], call, gemm))
+        if call is not None:
+            yield _TracedOp(event, call, gemm)
+
+
+def _ns(events: Iterable[Event]) -> float:
+    return sum(float(event["dur"]) for event in events) * 1e3
+
+
+def _name(gemm: Event) -> str:
+    """The sizes and the type of a GEMM, or the name of its op where the trace does not say them."""
+    args = gemm.get("args", {})
+    types = [_DTYPES[each] for each in args.get("Input type", ()) if each in _DTYPES]
+    name = str(gemm["name"])
+    with suppress(IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
+        shapes: list[list[int]] = args["Input Dims"]
+        if name in _OPERANDS:
+            a, b = (shapes[number] for number in _OPERANDS[name])
+            batch, m, n, k = prod(a[:-2]), a[-2], b[-1], a[-1]
+        elif name in _LINEAR:
+            a, weight = shapes[0], shapes[_LINEAR[name]]
+            batch, m, n, k = 1, prod(a[:-1]), weight[0], a[-1]
+        else:  # a template's name has the sizes, and ``?`` for a dynamic M
+            rows, *columns = name.split()[-3:]
+            n, k = map(int, columns)
+            result = prod([shape for shape in shapes if shape][-1])
+            m = result // n if rows == "?" else int(rows)
+            batch = result // (m * n)
+        return f"{f'{batch}x' if batch > 1 else ''}{m}x{n}x{k} {types[0]}"
+    return name
+
+
+def unpadded(runs: Sequence[Mapping[str, GemmTime]]) -> dict[str, str]:
+    """Return for each name of a GEMM in some runs the name to show: the name of the GEMM without padding.
+
+    GEMMs are the same if their sizes are equal when rounded up to 16 bytes, and no run has more than one of them.
+    """
+    groups: defaultdict[object, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(name for run in runs for name in run):
+        *batch, m, n, k = _numbers(name) or (0, 0, 0)
+        dtype = name.rpartition(" ")[2]
+        rounded = (*batch, *(padded_size(size, pad_multiple(dtype)) for size in (m, n, k)), dtype) if m else (name,)
+        groups[rounded].append(name)
+    shown = {}
+    for names in groups.values():
+        is_one = all(len(run.keys() & names) <= 1 for run in runs)
+        shown.update({name: min(names, key=_numbers) if is_one else name for name in names})
+    return shown
+
+
+def _numbers(name: str) -> list[int]:
+    """Return the sizes in a GEMM's name, none for a kernel's name."""
+    sizes, _, dtype = name.rpartition(" ")
+    return [int(size) for size in sizes.split("x")] if dtype in ITEMSIZES else []
+
+
+TIMES_ERR, GEMMS_ERR = 0.01, 0.05
+"""The chance that any time, and any GEMM, is called faster or slower where nothing differs."""
+
+LEAST_GEMM_RUNS = 5
+"""No GEMM is called faster or slower with fewer traced runs of each kind."""
+
+_SAME = 1.03
+"""Ratios within this factor need no further runs."""
+
+_GEMM_INTERVAL_ERR = 0.05
+"""The chance that the interval of a single GEMM does not contain its ratio."""
+
+_TEMPLATE = "triton_tem_"
+"""The beginning of the name of a Triton template's kernel."""
+
+
+class Speedup(NamedTuple):
+    """Times in seconds without and with tables, a pair for each repetition, and the speed-up.
+
+    ``gain`` is the geometric mean of the ratios without / with. ``low`` and ``high`` are the ends of its confidence
+    interval, for normally distributed logarithms of the ratios.
+    """
+
+    without: Sequence[float]
+    tuned: Sequence[float]
+    gain: float
+    low: float
+    high: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the difference is beyond noise."""
+        return self.low > 1 or self.high < 1
+
+    @property
+    def is_told(self) -> bool:
+        """Whether more runs would say little more: the difference is clear, or none of 3 % is possible."""
+        return self.is_clear or (self.low > 1 / _SAME and self.high < _SAME)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict as text."""
+        if not self.is_clear:
+            return "no difference beyond noise"
+        return f"{'faster' if self.gain > 1 else 'slower'}, {ratio_text(self.gain)}"
+
+    @property
+    def interval(self) -> str:
+        """The confidence interval, for people."""
+        return f"{ratio_text(self.low)} to {ratio_text(self.high)}"
+
+
+def change_of(without: Sequence[float], tuned: Sequence[float], *, error: float = TIMES_ERR) -> Speedup:
+    """The change from at least two pairs of positive times, with an interval that errs with this chance."""
+    ratios = [math.log(one / other) for one, other in zip(without, tuned, strict=True)]
+    middle, margin = fmean(ratios), student(error, len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
+    logarithms = (min(max(middle + each, -700.0), 700.0) for each in (0.0, -margin, margin))  # finite for two pairs
+    return Speedup(without, tuned, *map(math.exp, logarithms))
+
+
+def ratio_text(ratio: float) -> str:
+    """Return a ratio such as ``1.23x``."""
+    if ratio >= 100:
+        return "over 100x"
+    return f"{ratio:.2f}x" if ratio >= 0.01 else "under 0.01x"
+
+
+def error_of(look: int, error: float) -> float:
+    """The share of this look, from 1 on, in the chance of an error. A comparison of one look only has look 0."""
+    return error * 0.5**look
+
+
+@cache
+def student(error: float, freedom: int) -> float:
+    """Return Student's t that is exceeded, on either side, with this chance."""
+
+    def beyond(t: float) -> float:  # the chance to be farther from 0: Abramowitz and Stegun, 26.7.3 and 26.7.4
+        angle = math.atan2(t, math.sqrt(freedom))
+        square = math.cos(angle) * math.cos(angle)
+        odd = freedom % 2
+        term, total = math.cos(angle) if odd else 1.0, 0.0
+        for number in range(odd, freedom - odd, 2):
+            total += term
+            term *= square * (number + 1) / (number + 2)
+        if not odd:
+            return 1 - math.sin(angle) * total
+        return 1 - 2 / math.pi * (angle + math.sin(angle) * total)
+
+    low, high = 0.0, 1e12
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle) > error else (low, middle)
+    return high
+
+
+class GemmChange(NamedTuple):
+    """The times of a GEMM in traced runs with and without tables, empty if it was in none of them.
+
+    ``is_clear`` is whether the difference is beyond noise, among all GEMMs (``judge``).
+    """
+
+    name: str
+    without: Sequence[GemmTime]
+    tuned: Sequence[GemmTime]
+    is_clear: bool = False
+
+    @property
+    def saved_ns(self) -> float:
+        """The time saved in a traced run, 0 without a comparison."""
+        if not self.without or not self.tuned:
+            return 0.0
+        calls = min(time.calls for time in (*self.without, *self.tuned))
+        return calls * (middle_ns(self.without) - middle_ns(self.tuned))
+
+    @property
+    def ratios(self) -> tuple[float, float, float] | None:
+        """The median ratio without / with, and the ends of its rank-based 95 % interval, None without a comparison.
+
+        Below four runs of each kind, the ends are the extremes.
+        """
+        ratios = sorted(one.ns / other.ns for one in self.without for other in self.tuned)
+        if not ratios:
+            return None
+        chances = _chances(len(self.without), len(self.tuned))
+        cut = max(sum(2 * chance <= _GEMM_INTERVAL_ERR for chance in chances) - 1, 0)
+        return median(ratios), ratios[cut], ratios[-1 - cut]
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether there are enough runs, and the kernels differ, as Triton's of the same name may."""
+        if min(len(self.without), len(self.tuned)) < LEAST_GEMM_RUNS:
+            return False
+        kernels = {time.kernel for time in (*self.without, *self.tuned)}
+        return len(kernels) > 1 or kernels.pop().startswith(_TEMPLATE)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether every run of one kind is faster than every run of the other."""
+        return self._crossing == 0
+
+    @property
+    def chance(self) -> float:
+        """The chance of a difference like this where there is none, by the exact rank-sum test. Ties count against."""
+        return min(2 * _chances(len(self.without), len(self.tuned))[self._crossing], 1.0)
+
+    @property
+    def _crossing(self) -> int:
+        """The pairs of runs that contradict the others."""
+        pairs = [(one.ns, other.ns) for one in self.without for other in self.tuned]
+        return min(sum(one <= other for one, other in pairs), sum(one >= other for one, other in pairs))
+
+
+@cache
+def _chances(one: int, other: int) -> tuple[float, ...]:
+    """The chances that at most 0, 1, ... pairs of two samples of the same distribution are in one given order.
+
+    The numbers of orders are the coefficients of a Gaussian binomial.
+    """
+    counts = [1] + [0] * (one * other)
+    for number in range(1, one + 1):
+        for place in range(len(counts) - 1, other + number - 1, -1):
+            counts[place] -= counts[place - other - number]
+        for place in range(number, len(counts)):
+            counts[place] += counts[place - number]
+    orders, total, found = math.comb(one + other, one), 0, []
+    for count in counts:
+        total += count
+        found.append(total / orders)
+    return tuple(found)
+
+
+def judge(changes: Sequence[GemmChange], error: float = GEMMS_ERR) -> list[GemmChange]:
+    """Return the changes in the same order, with those clear that Holm's correction leaves."""
+    compared = sorted((change.chance, number) for number, change in enumerate(changes) if change.is_comparable)
+    clear = set[int]()
+    for place, (chance, number) in enumerate(compared):
+        if chance > error / (len(compared) - place):
+            break
+        clear.add(number)
+    return [change._replace(is_clear=number in clear) for number, change in enumerate(changes)]
+
+
+def middle_ns(times: Sequence[GemmTime]) -> float:
+    """The median over runs."""
+    return median(time.ns for time in times)
+
+
+def is_all_told(changes: Sequence[Speedup], gemms: Sequence[GemmChange]) -> bool:
+    """Whether more runs would say little more: of each time, and of each GEMM whose runs do not overlap."""
+    return all(change.is_told for change in changes) and not any(
+        gemm.is_comparable and gemm.is_apart and not gemm.is_clear for gemm in gemms
+    )
