@@ -349,8 +349,7 @@ def set_command(
 
 def _entries(file: Typed, note: str | None) -> list[Entry]:
     """Read a JSON list of rows, each with a note and a key of its own. TableError with the place in the list."""
-    from diode_lut.table.lint import MAX_VALUES
-    from diode_lut.table.read import parse
+    from diode_lut.table.read import MAX_VALUES, parse
     from diode_lut.table.row import coverage
 
     rows = parse(file.path, file.whole(), MAX_VALUES)

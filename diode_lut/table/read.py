@@ -1,8 +1,8 @@
 """From files to tables.
 
-A file is parsed in chunks, because all rows of a large table as dictionaries take several times its memory.
-It is cut where rows seem to begin, as the first row does. If the head, closed with an empty list, and each chunk, in
-brackets, are valid JSON, then so is the file, with the same meaning. Otherwise a small file is parsed as a whole.
+A file is first divided into its fields and rows, which stay JSON, and then each row is decoded: all rows of a large
+table as dictionaries would take several times its memory. A file that cannot be divided so is parsed as a whole, which
+says what is wrong with it.
 
 Brackets and commas are counted before anything is parsed, because few bytes can be many objects.
 """
@@ -37,34 +37,24 @@ from diode_lut.problem import (
     aligned_columns,
 )
 from diode_lut.process import in_forked_children
-from diode_lut.table.faults import Fault, Landmark, Positions, dotted, first_broken_rule, place_at, shown
-from diode_lut.table.format import CONFIGS, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION
+from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown
+from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION
 from diode_lut.table.row import Candidate, Entry
 from diode_lut.table.table import MAX_BYTES, Table
 from diode_lut.templates.config import Config
 
-MAX_VALUES = 1_000_000
-"""Maximum number of values that are parsed at once. Tables with more are parsed in chunks."""
+MAX_PARSED = 1_000_000
+"""Maximum number of values that are parsed at once: of a table without its rows, of a row, or of another file."""
+MAX_VALUES = 10_000_000
+"""Maximum number of values of a file. The largest table has fewer."""
 MAX_WRONG = 10_000
 """Maximum number of wrong rows. A file with more is no table of ours."""
 EXPLAINED = 500
 """Maximum number of wrong rows whose messages come from the schema, in half a millisecond each."""
 HEAD_BYTES = 2**16
 """Maximum size of a head that is read without the rest of the file. Canonical form has the rows last."""
-PIECE_BYTES = 2**18
-"""Approximate size of a chunk."""
 
-
-class Chunk(NamedTuple):
-    """Some rows of a table, as a JSON list, and the offset of the first in the file."""
-
-    offset: int
-    text: bytes
-
-
-_OPENING = re.compile(rb'"entries"\s*:\s*\[(\s*)(\{\s*")[^"\\]*"')
-_CLOSING = re.compile(rb"\s*\]\s*\}\s*\Z")
-_CLOSING_BYTES = 64
+_OPENING = re.compile(rb'"entries"\s*:\s*\[')
 _SAFETENSORS = b"\0\0\0\0{"
 """The bytes of a safetensors file after the first 4: the rest of its header's length, and the header."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -87,23 +77,25 @@ def table_of(path: Path, data: bytes) -> Table:
     if data.count(_ROW) > MAX_ENTRIES:
         raise _too_many_rows(path)
     with _no_garbage_collection():
-        opening = _OPENING.search(data)
-        closing = _CLOSING.search(data, len(data) - _CLOSING_BYTES)
-        if opening and closing:
-            with suppress(orjson.JSONDecodeError, Fault):
-                header = decode_header(_head(data, opening))
-                rows = Rows(path)
-                for chunk in _chunks(path, data, opening, closing.start()):
-                    rows.add_chunk(chunk)
-                return _table(path, data, header, rows)
-        document = parse(path, data, MAX_VALUES)
-        header = _header(path, data, document)
-        rows = Rows(path)
-        rows.add_parsed(document["entries"])
-        return _table(path, data, header, rows)
+        try:
+            if not has_more_values(data, MAX_VALUES):
+                head = _divided(data)
+                return _table(path, data, _header(head), head.entries)
+        except (MsgspecError, UnicodeDecodeError, orjson.JSONDecodeError, RecursionError):
+            pass  # parsing it as a whole tells what is wrong
+        document = parse(path, data, MAX_PARSED)
+        try:
+            header = decode_header(document)
+        except Fault as fault:
+            raise located(path, data, [fault])[0] from None
+        return _table(path, data, header, document["entries"])
 
 
-def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
+_divided = msgspec.json.Decoder(DIVIDED).decode
+
+
+def _table(path: Path, data: bytes, header: TableHeader, written: Iterable[Any]) -> Table:
+    rows = Rows(path, written)
     return Table(
         header.hardware,
         rows.entries,
@@ -113,7 +105,6 @@ def _table(path: Path, data: bytes, header: TableHeader, rows: Rows) -> Table:
         digest=hashlib.sha256(data).hexdigest(),
         errors=located(path, data, rows.faults.values()) if rows.faults else (),
         skipped=tuple(rows.faults),
-        landmarks=rows.landmarks,
     )
 
 
@@ -133,9 +124,8 @@ def read_hardware(path: Path) -> Hardware:
         opening = _OPENING.search(beginning)
         if opening:
             with suppress(orjson.JSONDecodeError, Fault):
-                return decode_header(_head(beginning, opening)).hardware
-        data = read_bytes(path)
-        return _header(path, data, parse(path, data, MAX_VALUES)).hardware
+                return decode_header(orjson.loads(beginning[: opening.end()] + b"]}")).hardware
+        return table_of(path, read_bytes(path)).hardware
 
     return read_finished(path, read)
 
@@ -157,8 +147,7 @@ def parse(path: Path, data: bytes, most: int) -> Any:
     if data.startswith(_LFS_POINTER):
         raise TableError("a pointer of Git LFS, not a table (`git lfs pull` fetches the table)", path=path)
     if has_more_values(data, most):
-        remedy = "if it is a table, write it with jq . or fmt, the rows last"
-        raise TableError(f"not JSON, or more than {most} values that can only be read at once ({remedy})", path=path)
+        raise TableError(f"more than {most} values, and not a table that can be read row by row", path=path)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -200,78 +189,27 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
     ]
 
 
-def _header(path: Path, data: bytes, document: Any) -> TableHeader:
-    try:
-        return decode_header(document)
-    except Fault as fault:
-        raise located(path, data, [fault])[0] from None
-
-
-def _head(data: bytes, opening: re.Match[bytes]) -> Any:
-    """Return the document of a file without its rows."""
-    head = data[: opening.start(1)] + b"]}"
-    if has_more_values(head, MAX_VALUES):
-        raise Fault("too many values")
-    return orjson.loads(head)
-
-
-def _chunks(path: Path, data: bytes, opening: re.Match[bytes], stop: int) -> Iterator[Chunk]:
-    """Return the rows of a file, many at a time. Each chunk begins with a row, so that none is empty.
-
-    All rows begin as the first one: after the same white space, or without any, with the same name.
-    """
-    start = opening.start(1)
-    row = b"," + (opening[1] + opening[2] if opening[1] else data[opening.start(2) : opening.end()])
-    while start < stop:
-        comma = data.find(row, start + PIECE_BYTES, stop)
-        end = stop if comma < 0 else comma
-        text = b"[" + data[start:end] + b"]"
-        if has_more_values(text, MAX_VALUES):
-            raise TableError(f"more than {MAX_VALUES} values where rows should be", path=path, where="entries")
-        yield Chunk(start, text)
-        start = end + 1
-
-
 class Rows:
-    """The good rows of a file, the faults of the others by number, and the first row of each chunk."""
+    """The good rows of a file, and the faults of the others by number. Rows are parsed, or JSON.
 
-    def __init__(self, path: Path) -> None:
+    TableError if there are too many, or too many wrong rows.
+    """
+
+    def __init__(self, path: Path, rows: Iterable[Any]) -> None:
         self.entries: list[Entry] = []
         self.faults: dict[int, Fault] = {}
-        self.landmarks: list[Landmark] = []
-        self._path = path
-        self._decoder = RowDecoder()
-
-    @property
-    def count(self) -> int:
-        """The number of rows, good or not."""
-        return len(self.entries) + len(self.faults)
-
-    def add_chunk(self, chunk: Chunk) -> None:
-        """Decode a chunk, at once if all rows are good. JSONDecodeError if it is no list, TableError if too long."""
-        self.landmarks.append(Landmark(self.count, chunk.offset))
-        try:
-            entries = self._decoder.rows(chunk.text)
-        except (MsgspecError, UnicodeDecodeError, Fault):
-            self.add_parsed(orjson.loads(chunk.text))
-        else:
-            self.entries += entries
-            if self.count > MAX_ENTRIES:
-                raise _too_many_rows(self._path)
-
-    def add_parsed(self, rows: list[Any]) -> None:
-        """Decode each row by itself. TableError if there are too many, or too many wrong rows."""
-        for row in rows:
-            if self.count >= MAX_ENTRIES:
-                raise _too_many_rows(self._path)
+        decoder = RowDecoder()
+        for number, row in enumerate(rows):
+            if number >= MAX_ENTRIES:
+                raise _too_many_rows(path)
             try:
-                self.entries.append(self._decoder.row(row, explain=len(self.faults) < EXPLAINED))
+                self.entries.append(decoder.row(row, explain=len(self.faults) < EXPLAINED))
             except Fault as fault:
-                self.faults[self.count] = fault.inside("entries", self.count)
+                self.faults[number] = fault.inside("entries", number)
                 if len(self.faults) > MAX_WRONG:
                     first = next(iter(self.faults.values()))
                     reason = f"{first.reason}; and so on: more than {MAX_WRONG} rows are wrong, so that none is used"
-                    raise TableError(reason, path=self._path, where=dotted(first.path)) from None
+                    raise TableError(reason, path=path, where=dotted(first.path)) from None
 
 
 def _too_many_rows(path: Path) -> TableError:
@@ -293,9 +231,12 @@ def decode_header(document: object) -> TableHeader:
     """
     require_version(document)
     try:
-        head = msgspec.convert(_whole(document, 2), HEAD)
+        return _header(msgspec.convert(_whole(document, 2), HEAD))
     except ValidationError as error:
         raise first_broken_rule(document, str(error)) from None
+
+
+def _header(head: Any) -> TableHeader:
     name, arch, sm_count, aliases = msgspec.structs.astuple(head.hardware)
     provenance = {} if head.provenance is None else msgspec.structs.asdict(head.provenance)
     return TableHeader(
@@ -360,27 +301,26 @@ class RowDecoder:
     """Makes entries of rows, and shares equal configs between them."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(list[ROW]).decode
+        self._decode = msgspec.json.Decoder(ROW).decode
         self._parts = {}
         for template, kind in CONFIGS.items():
             *tunables, _ = kind.__struct_fields__
             configs = _KnownConfigs(template, tuple(tunables))
             self._parts[kind] = configs.__getitem__, configs.pick
 
-    def rows(self, text: bytes) -> list[Entry]:
-        """Decode a JSON list of rows. ValidationError or Fault if any is wrong."""
-        return list(map(self._entry, self._decode(text)))
-
     def row(self, row: object, *, explain: bool = True) -> Entry:
-        """Decode a parsed row. Fault has the first mistake, in words unless ``explain`` is False."""
-        try:
-            decoded = msgspec.convert(row, ROW)
-        except ValidationError:
+        """Decode a row, parsed or JSON. Fault has the first mistake, in words unless ``explain`` is False."""
+        if type(row) is msgspec.Raw:
             try:
-                decoded = msgspec.convert(_whole(row, _DEPTH), ROW)
-            except ValidationError as error:
-                raise first_broken_rule(row, str(error), "entry") if explain else Fault(str(error)) from None
-        entry = self._entry(decoded)
+                return self._entry(self._decode(row))
+            except (MsgspecError, UnicodeDecodeError):
+                if has_more_values(bytes(row), MAX_PARSED):
+                    raise
+                row = orjson.loads(bytes(row))
+        try:
+            entry = self._entry(msgspec.convert(_whole(row, _DEPTH), ROW))
+        except ValidationError as error:
+            raise first_broken_rule(row, str(error), "entry") if explain else Fault(str(error)) from None
         if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
             raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
         return entry
