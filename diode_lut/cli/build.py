@@ -58,8 +58,7 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
     The file is compact, and is read like any other dataset. The same timings give the same bytes, in any order. OUT may
     be among the inputs.
     """
-    from diode_lut.dataset import pack
-    from diode_lut.dataset.stream import open_stream
+    from diode_lut.dataset import open_stream, pack
 
     datasets = [open_stream(each.path, each.contents) for each in inputs]
     with progress_bars() as progress, in_a_file(output) as path:

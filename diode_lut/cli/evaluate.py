@@ -262,7 +262,7 @@ def report_command(
     from diode_lut.decide.sources import Threshold, source_of
     from diode_lut.evaluate import evaluate
     from diode_lut.settings import config
-    from diode_lut.table.read import read_bytes
+    from diode_lut.table import read_bytes
 
     contents = table_file.read(read_bytes)
     table = open_table(table_file.path, contents)

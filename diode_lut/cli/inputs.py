@@ -26,8 +26,8 @@ def read_whole_table(typed: Typed, remedy: str = "correct it first") -> Table:
 
     Lost would be an invalid row, or the first of two fields with the same name.
     """
+    from diode_lut.table import located, read_bytes, table_of
     from diode_lut.table.lint import written_twice
-    from diode_lut.table.read import located, read_bytes, table_of
 
     data = typed.read(read_bytes)
     table = table_of(typed.path, data)

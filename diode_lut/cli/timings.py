@@ -169,7 +169,7 @@ def collect_command(
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
-    from diode_lut.table.read import read_bytes, table_of
+    from diode_lut.table import read_bytes, table_of
 
     passes = collect(
         problems,
@@ -273,7 +273,7 @@ def import_command(
 
     Timings become a dataset, from which build makes a table. Skipped parts are counted, with the reason.
     """
-    from diode_lut.dataset.stream import write_stream
+    from diode_lut.dataset import write_stream
     from diode_lut.formats import read
     from diode_lut.formats.content import Facts
     from diode_lut.table import placed, to_bytes

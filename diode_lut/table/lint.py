@@ -14,10 +14,7 @@ from diode_lut.errors import TableError
 from diode_lut.files import has_more_values
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
-from diode_lut.table.faults import Fault, JsonPath, broken_rules
-from diode_lut.table.format import canonical_bytes
-from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable
-from diode_lut.table.read import (
+from diode_lut.table import (
     MAX_VALUES,
     RowDecoder,
     Rows,
@@ -27,6 +24,9 @@ from diode_lut.table.read import (
     read_bytes,
     require_version,
 )
+from diode_lut.table.faults import Fault, JsonPath, broken_rules
+from diode_lut.table.format import canonical_bytes
+from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable
 from diode_lut.table.row import Entry, is_point
 from diode_lut.table.table import Table
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for

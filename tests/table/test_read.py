@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import diode_lut.table
 from diode_lut.errors import TableError
 from diode_lut.hardware import Hardware
-from diode_lut.table import read as read_module
 from diode_lut.table import read_hardware, read_table, to_bytes
 from diode_lut.templates.config import ATEN, Config
 from tests.strategies import share
@@ -174,7 +174,7 @@ def test_a_letter_of_another_encoding_is_named(place: str, good: str, save: Save
 
 FORK = """
 import gc, os
-from diode_lut.table.read import _no_garbage_collection
+from diode_lut.table import _no_garbage_collection
 from tests.strategies import share
 
 with _no_garbage_collection():
@@ -205,7 +205,7 @@ def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
 def test_bounds_are_enforced(bound: str, reason: str, good: str, save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file with too many rows or bytes is refused."""
     path = save(good)
-    monkeypatch.setattr(read_module, bound, 1)
+    monkeypatch.setattr(diode_lut.table, bound, 1)
     with pytest.raises(TableError, match=reason):
         read_table(path)
 
@@ -246,7 +246,7 @@ def test_divided_rows_mean_what_the_whole_means(data: st.DataObject, good: str, 
     path.write_bytes(text.encode())
     divided = _outcome(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_module, "MAX_VALUES", 0)
+        patch.setattr(diode_lut.table, "MAX_VALUES", 0)
         assert divided == _outcome(path)
 
 
