@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
-from diode_lut.cli.inputs import read_datasets_for, read_whole_table, records_of
-from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, say, say_error
+from diode_lut.cli.arguments import FILE, TABLE, Typed, git_output, read_datasets_for, read_whole_table, records_of
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, TABLE_OUTPUT, changing, say, say_error
 from diode_lut.errors import SettingError, TableError, as_command, printable
 from diode_lut.files import read_at_most, replacing
 

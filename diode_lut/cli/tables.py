@@ -17,15 +17,25 @@ from diode_lut.cli.arguments import (
     FILE,
     LAYOUT,
     TABLE,
-    TEXT_OR_JSON,
     VARIANT,
     Typed,
     git_output,
     hardware_of,
+    read_datasets_for,
+    read_whole_table,
     size_range,
 )
-from diode_lut.cli.inputs import read_datasets_for, read_whole_table
-from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
+from diode_lut.cli.output import (
+    CHANGES,
+    REPORTERS,
+    TEXT_OR_JSON,
+    changing,
+    exit_code,
+    is_standard,
+    progress_bars,
+    say,
+    say_error,
+)
 from diode_lut.errors import (
     DiodeLutError,
     ModelError,

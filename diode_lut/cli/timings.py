@@ -15,23 +15,34 @@ import click
 from click.core import ParameterSource
 
 from diode_lut.cli.arguments import (
-    ANY_OUTPUT,
-    DATASET,
     DTYPE,
     FILE,
     LAYOUT,
     MINUTES,
     OP,
     TABLE,
-    TABLE_KIND,
-    Output,
     Typed,
     hardware_of,
+    problems_of,
+    read_datasets,
+    read_whole_table,
+    require_inductor,
+    say_losses,
+)
+from diode_lut.cli.output import (
+    ANY_OUTPUT,
+    DATASET,
+    STOPPED,
+    TABLE_KIND,
+    Minutes,
+    Output,
+    in_a_file,
+    is_standard,
     output_option,
     require_kind,
+    say,
+    write,
 )
-from diode_lut.cli.inputs import problems_of, read_datasets, read_whole_table, require_inductor, say_losses
-from diode_lut.cli.output import STOPPED, Minutes, in_a_file, is_standard, say, write
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
