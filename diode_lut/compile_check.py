@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 from diode_lut.errors import BROKEN_IMPORT, HardwareError, SettingError, TableError, install_command
 from diode_lut.hardware import architecture
 from diode_lut.problem import DOMAINS, letters
-from diode_lut.table import Entry
+from diode_lut.table import Entry, located, table_of
 from diode_lut.table.faults import Fault
 from diode_lut.table.lint import launchable
-from diode_lut.table.read import located, table_of
 from diode_lut.templates.config import Config, pad_multiple
 from diode_lut.templates.template import Heads
 

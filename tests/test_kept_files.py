@@ -10,9 +10,8 @@ import click
 import pytest
 
 from diode_lut.cli import COMMANDS, main
-from diode_lut.cli.arguments import ANY_OUTPUT, Output
-from diode_lut.dataset import pack, read_dataset
-from diode_lut.dataset.stream import write_stream
+from diode_lut.cli.output import ANY_OUTPUT, Output
+from diode_lut.dataset import pack, read_dataset, write_stream
 from diode_lut.model.weights import write_model
 from diode_lut.receipts import Receipt, receipt_bytes
 from tests.commands import call

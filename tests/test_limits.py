@@ -13,8 +13,7 @@ import msgpack
 import pytest
 import zstandard
 
-from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.dataset.stream import RECORD, frame, header_bytes, record_bytes
+from diode_lut.dataset import RECORD, DatasetWriter, frame, header_bytes, read_dataset, record_bytes
 from diode_lut.errors import DatasetError, DiodeLutError, ExchangeError, TableError
 from diode_lut.formats import read
 from diode_lut.formats.content import Facts
@@ -33,7 +32,7 @@ GOOD = '{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
 MEGABYTES = 200
 """How much memory a process may take on top of what it has when all is imported."""
 READ_WITH_LITTLE_MEMORY = f"""
-import resource, sys; from pathlib import Path; import diode_lut.table.read as read
+import resource, sys; from pathlib import Path; import diode_lut.table as read
 used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + ({MEGABYTES} << 20),) * 2)
 from diode_lut.errors import TableError
@@ -84,23 +83,27 @@ def test_what_is_too_large_is_not_even_read(tmp_path: Path) -> None:
         read_table(tmp_path / "t.json")
 
 
-def test_rows_of_any_regular_form_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table too large to be parsed at once is read whatever wrote it, if its rows come last."""
-    monkeypatch.setattr("diode_lut.table.read.MAX_VALUES", 2000)
-    monkeypatch.setattr("diode_lut.table.read.PIECE_BYTES", 1000)
+def test_only_so_many_values_are_parsed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with more is read whatever wrote it, row by row, up to a limit; another file is refused."""
+    monkeypatch.setattr("diode_lut.table.MAX_PARSED", 2000)
     rows = [{"op": "mm", "m": [m, m], "configs": [{"template": "aten"}]} for m in range(1, 2001)]
     document = {**json.loads(HEAD + "]}"), "entries": rows}
-    for form in ({"indent": 2}, {"indent": 1}, {"separators": (",", ":")}):
-        (tmp_path / "t.json").write_text(json.dumps(document, **form))
-        assert len(read_table(tmp_path / "t.json").entries) == 2000
-    (tmp_path / "t.json").write_text(json.dumps(document, sort_keys=True))
-    with pytest.raises(TableError, match=r"more than 2000 values that can only be read at once \(if it is a table"):
-        read_table(tmp_path / "t.json")
+    path = tmp_path / "t.json"
+    for form in ({"indent": 2}, {"indent": 1}, {"separators": (",", ":")}, {"sort_keys": True}):
+        path.write_text(json.dumps(document, **form))
+        assert len(read_table(path).entries) == 2000
+    path.write_text(json.dumps({**document, "entries": {"0": rows}}))
+    with pytest.raises(TableError, match="more than 2000 values, and not a table that can be read row by row"):
+        read_table(path)
+    path.write_text(json.dumps(document))
+    monkeypatch.setattr("diode_lut.table.MAX_VALUES", 2000)
+    with pytest.raises(TableError, match="more than 2000 values"):
+        read_table(path)
 
 
 def test_a_table_with_hardly_a_good_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More wrong rows than anybody makes by mistake cost the file, and the error shows the first."""
-    monkeypatch.setattr("diode_lut.table.read.MAX_WRONG", 3)
+    monkeypatch.setattr("diode_lut.table.MAX_WRONG", 3)
     (tmp_path / "t.json").write_bytes(table_of(GOOD, *['{"op": "mx"}'] * 3))
     assert len(read_table(tmp_path / "t.json").errors) == 3
     (tmp_path / "t.json").write_bytes(table_of(GOOD, *['{"op": "mx"}'] * 4))

@@ -13,8 +13,7 @@ import pytest
 
 from diode_lut.cli import COMMANDS, main
 from diode_lut.cli.arguments import FILE, TABLE
-from diode_lut.dataset import Header, Record, Timing
-from diode_lut.dataset.stream import write_stream
+from diode_lut.dataset import Header, Record, Timing, write_stream
 from diode_lut.formats.content import exact_table
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem

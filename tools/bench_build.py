@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.build import Pruning, build
-from diode_lut.dataset import Header, Record, Timing, read_dataset
-from diode_lut.dataset.stream import header_bytes, record_bytes
+from diode_lut.dataset import Header, Record, Timing, header_bytes, read_dataset, record_bytes
 from diode_lut.decide.sources import TableSource
 from diode_lut.evaluate import evaluate
 from diode_lut.hardware import Hardware

@@ -19,8 +19,7 @@ import zstandard
 from safetensors.numpy import load, save
 
 from diode_lut.api import explanation_of
-from diode_lut.dataset import Dataset, Header, Record, Timing, read_dataset
-from diode_lut.dataset.stream import holds_frames, write_stream
+from diode_lut.dataset import Dataset, Header, Record, Timing, holds_frames, read_dataset, write_stream
 from diode_lut.decide.catalog import distrusted, find_hardware, find_tables, tiers_for
 from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.sources import Threshold

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from math import exp, log2
 from pathlib import Path
@@ -24,7 +23,8 @@ import torch
 import zstandard
 from modelbench.corpus import KEPT_AWAY
 
-from diode_lut.build.generated import kernel_rows
+from diode_lut.build.generated import rows_of_kernels
+from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
@@ -33,6 +33,7 @@ FOLDS = 8
 """The parts by family. The next part are the models that are kept away."""
 
 DATA = Path(__file__).parent / "modelbench" / "generated-nvidia-h100.jsonl.zst"
+HARDWARE = Hardware("NVIDIA H100", "sm_90", 132)
 Record = dict[str, Any]
 Picks = npt.NDArray[np.int64]
 """The number of a config, by fold and kernel."""
@@ -238,11 +239,9 @@ def rows(data: Data, otherwise: Picks) -> Picks:
     measured = timings(data)
     picks = np.broadcast_to(otherwise, data.held.shape).copy()
     for fold in range(FOLDS + 1):
-        kinds: dict[Any, list[tuple[Problem, dict[Config, float]]]] = defaultdict(list)
-        for number, (problem, times) in measured.items():
-            if not data.held[fold, number]:
-                kinds[problem.kind].append((problem, times))
-        index = Index(row for each in kinds.values() for row in kernel_rows(*zip(*each, strict=True)))
+        index = Index(
+            rows_of_kernels([each for number, each in measured.items() if not data.held[fold, number]], HARDWARE)
+        )
         for number in np.flatnonzero(data.held[fold]).tolist():
             asked = problem_of(data.kernels[number])
             row = index.find(asked) if asked is not None else None

@@ -34,8 +34,8 @@ SECTIONS = {
         "tables": ("diode_lut.cli.tables:tables_command", "troubleshooting.md#tables"),
     },
     "Measure, build and evaluate": {
-        "adopt": ("diode_lut.cli.adopt:adopt_command", "collecting.md#adopt"),
-        "verify": ("diode_lut.cli.adopt:verify_command", "collecting.md#verify"),
+        "adopt": ("diode_lut.cli.build:adopt_command", "collecting.md#adopt"),
+        "verify": ("diode_lut.cli.build:verify_command", "collecting.md#verify"),
         "collect": ("diode_lut.cli.timings:collect_command", "collecting.md#collect"),
         "pack": ("diode_lut.cli.build:pack_command", "collecting.md#pack"),
         "build": ("diode_lut.cli.build:build_command", "collecting.md#build"),

@@ -1,37 +1,48 @@
-"""The types of arguments and options: names and numbers, files to read, and files to write."""
+"""The types of arguments and options, and the files that they name: opening them, and checks before the work."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from diode_lut.cli.output import STANDARD, is_standard
+from diode_lut.cli.output import MAX_BYTES, STANDARD, progress_bars, say
 from diode_lut.errors import (
+    BROKEN_IMPORT,
     OPS_OF_LAYERS,
+    CollectError,
+    DatasetError,
     HardwareError,
     ProblemError,
     SettingError,
     TableError,
     as_command,
     dtype_of,
+    install_command,
     op_of,
+    printable,
     size_of,
     variant_of,
 )
-from diode_lut.files import read_at_most, tables_directory
+from diode_lut.files import read_at_most, require_writable, tables_directory
 from diode_lut.hardware import KNOWN, Hardware, detect_hardware, gpus_of, slug
 from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
+from diode_lut.settings import config
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from diode_lut.dataset import Dataset, Record
+    from diode_lut.measure.problems import RecordedKernel
+    from diode_lut.model.ranking import Model
+    from diode_lut.problem import Problem
+    from diode_lut.table import Table
 
 
 class _Spelled(click.Choice[str]):
@@ -137,7 +148,6 @@ def hardware_of(text: str) -> Hardware:
         return detect_hardware(name)
     if not rest:
         from diode_lut.decide.catalog import find_hardware
-        from diode_lut.settings import config
 
         try:
             return find_hardware(name, config.tables)
@@ -165,7 +175,6 @@ def _gpus_meant(name: str) -> str:
     return f" (did you mean {' or '.join(names[each] for each in close[:2])}?)" if close else ""
 
 
-_MAX_BYTES = 1 << 30
 _STDIN = Path("<stdin>")
 
 
@@ -185,7 +194,7 @@ class Typed(NamedTuple):
 
     def whole(self) -> bytes:
         """Return the contents of any kind of file. OSError if they cannot be read or are too large for all kinds."""
-        return self.read(lambda path: read_at_most(path, _MAX_BYTES))
+        return self.read(lambda path: read_at_most(path, MAX_BYTES))
 
     @property
     def target(self) -> Path:
@@ -290,9 +299,9 @@ def _standard_input(ctx: click.Context | None) -> bytes:
     found[str(_STDIN)] = True
     if sys.stdin is None:
         raise SettingError("standard input (-) is closed: give a file")
-    data = sys.stdin.buffer.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise SettingError(f"standard input: more than {_MAX_BYTES >> 30} GiB: save it in a file")
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise SettingError(f"standard input: more than {MAX_BYTES >> 30} GiB: save it in a file")
     return data
 
 
@@ -310,106 +319,122 @@ def git_output(directory: Path, *arguments: str) -> bytes:
         raise SettingError(f"{reason}; run this in a clone that you may change") from None
 
 
-TABLE_KIND, DATASET, MODEL, RECEIPT, PAGE = "a table", "a dataset", "a model", "a receipt", "a page"
-COMPARISON = "figures of compare"
-PROBLEMS, TIMINGS, PICTURE, UNKNOWN = "a list of problems", "timings", "a picture", "a file of another kind"
+def read_whole_table(typed: Typed, remedy: str = "correct it first") -> Table:
+    """Read a table to write it again. TableError, with the remedy, if something would be lost.
 
-_FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
-_ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
-"""Endings of names by which the kind of a file is known."""
-
-
-class Output(click.Path):
-    """A file to write, in an existing directory.
-
-    Its name has no ending of another kind of file. An existing file is replaced only by a file of its kind.
+    Lost would be an invalid row, or the first of two fields with the same name.
     """
+    from diode_lut.table import located, read_bytes, table_of
+    from diode_lut.table.lint import written_twice
 
-    def __init__(
-        self, kind: str = "", *endings: str, file_okay: bool = True, dir_okay: bool = False, allow_dash: bool = True
-    ) -> None:
-        super().__init__(file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
-        self.kind, self._endings = kind, endings
-
-    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
-        """Return the path."""
-        if str(value) == STANDARD and not self.allow_dash:
-            self.fail("standard output (-) is not possible here: give a name, such as ./- for a file -", param, ctx)
-        path = super().convert(value, param, ctx)
-        assert isinstance(path, Path)
-        if self._endings and path.suffix in _ENDINGS and path.suffix not in self._endings:
-            self.fail(f"{path}: {_FORMS[self.kind]}, so the name ends with {self._endings[0]}", param, ctx)
-        if self.kind:
-            require_kind(path, self.kind)
-        if self.file_okay and not is_standard(path) and not path.parent.is_dir():
-            raise SettingError(f"{path.parent}: no such directory to write to")
-        return path
+    data = typed.read(read_bytes)
+    table = table_of(typed.path, data)
+    for error in table.errors or located(typed.path, data, written_twice(data)):
+        raise TableError(f"{error} ({remedy})")
+    return table
 
 
-ANY_OUTPUT = Output()
-"""A file whose kind depends on other arguments: the command calls require_kind."""
+def read_datasets(inputs: Iterable[Typed], hardware: Hardware | None = None, layout: str = "nn") -> list[Dataset]:
+    """Open datasets. ``hardware`` and ``layout`` are for files without their own."""
+    from diode_lut.dataset import read_dataset
 
-output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
-"""The option for the file that a command makes."""
-
-TABLE_OUTPUT = Output(TABLE_KIND, ".json")
-PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
+    return [read_dataset(each.path, hardware=hardware, layout=layout, contents=each.contents) for each in inputs]
 
 
-TEXT_OR_JSON = click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json")),
-    default="text",
-    help="Lines for people, or a JSON document for programs.",
-)
-"""The option for the form of what a command prints."""
+def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
+    """DatasetError if a dataset was measured on another device than the table's or model's."""
+    for dataset in datasets:
+        found = dataset.header.hardware
+        if not found.same_device(table.hardware):
+            raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
 
 
-def require_kind(path: Path, kind: str) -> None:
-    """SettingError if the file is of another kind, and would be lost. An empty file is of any kind."""
-    if is_standard(path) or not path.is_file() or not path.stat().st_size:
-        return
-    found = _kind_of(read_at_most(path, _MAX_BYTES))
-    if found != kind:
-        raise SettingError(f"{path}: exists, and is not {kind} but {found} (name another file, or remove it)")
+def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
+    """Open datasets. DatasetError if one was measured on another device than the table's or model's."""
+    datasets = read_datasets(inputs, table.hardware)
+    require_same_device(datasets, table)
+    return datasets
 
 
-_KEYS = {
-    TABLE_KIND: {"entries"},
-    RECEIPT: {"processes", "devices"},
-    COMPARISON: {"seconds", "gemms"},
-    "torch-diode-table": {"version", "hardware"},
-}
-"""The fields by which kinds of JSON objects are told apart."""
+def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
+    """Open datasets. DatasetError if the table or model never answers for the device of a dataset.
+
+    It answers for its own device, and for others with the same architecture and SM count, with a note.
+    """
+    datasets = read_datasets(inputs)
+    require_same_device([each for each in datasets if not each.header.hardware.same_arch(chooser.hardware)], chooser)
+    for found in dict.fromkeys(each.header.hardware for each in datasets):
+        if not found.same_device(chooser.hardware):
+            say(f"note: {printable(str(chooser.path))} is for {chooser.hardware}; measured on {found}", err=True)
+    return datasets
 
 
-def _kind_of(data: bytes) -> str:
-    """Return the kind of a file with these contents. Of JSON only the outermost level is looked at."""
-    import msgspec
+def records_of(datasets: Iterable[Dataset]) -> Iterator[Record]:
+    """Yield the records of datasets, with progress bars."""
+    with progress_bars() as progress:
+        for dataset in datasets:
+            yield from progress.records(dataset)
 
-    from diode_lut.dataset import is_dataset
 
-    start = data[:1024].lstrip()
+def say_losses(datasets: Iterable[Dataset]) -> int:
+    """Say how many damaged places of the datasets were left out, and return the exit code for it."""
+    lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
+    remedy = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
+    for path, places in lost.items():
+        say(printable(f"{path}: damaged places, whose records are lost: {places} ({remedy})"), err=True)
+    return int(bool(lost))
+
+
+def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
+    """Read the problems of a shipped set or of a file. UsageError if there is no such file."""
+    from diode_lut.measure.methods import SETS
+    from diode_lut.measure.problems import problem_set, read_problems
+
+    name = str(typed.path)
+    if typed.contents is None and name in SETS:
+        return problem_set(name)
+    if typed.contents is None and not typed.path.exists():
+        raise click.UsageError(f"--problems: {name}: no such file, and no shipped set ({', '.join(SETS)})")
+    return read_problems(typed.path, find_hardware, typed.contents)
+
+
+def kernels_of(directory: Path | None) -> list[RecordedKernel]:
+    """Read the generated kernels that were recorded in a directory. CollectError if there are none."""
+    from diode_lut.measure.problems import read_kernels
+
+    kernels = [] if directory is None else read_kernels(directory)
+    if directory is not None and not kernels:
+        raise CollectError(f"{directory}: no kernel is recorded there (`diode-lut run --kernels` records a program's)")
+    return kernels
+
+
+def require_torch(command: str) -> None:
+    """SettingError, with the command to install torch, if torch is missing or broken."""
     try:
-        if start[:1] == b"{":
-            fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-            found = (kind for kind, keys in _KEYS.items() if keys <= fields.keys())
-            are_lists = all(bytes(value).startswith(b"[") for value in fields.values())
-            return next(found, "inductor-table" if are_lists else UNKNOWN)
-        if start[:1] == b"[":
-            items = list(map(bytes, msgspec.json.decode(data, type=list[msgspec.Raw])))
-            if not all(b'"op"' in item for item in items):
-                return UNKNOWN
-            return TIMINGS if items and all(b'"config"' in item for item in items) else PROBLEMS
-    except (msgspec.MsgspecError, RecursionError):
-        return UNKNOWN
-    if start.lower().startswith(b"<!doctype html"):
-        return PAGE
-    if start.startswith((b"\x89PNG", b"%PDF", b"<?xml", b"<svg")):
-        return PICTURE
-    if start.startswith(b"op,dtype,layout,"):
-        return TIMINGS
-    if is_dataset(data):
-        return DATASET
-    return MODEL if data[8:9] == b"{" else UNKNOWN
+        import torch  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SettingError(f"{command} needs torch: {install_command('torch')}") from error
+    except BROKEN_IMPORT as error:
+        raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
+
+
+def require_inductor(command: str) -> None:
+    """SettingError, with a remedy, if torch is missing, or if Inductor, with Triton, is broken."""
+    require_torch(command)
+    try:
+        import diode_lut.hook.problems  # noqa: F401
+    except BROKEN_IMPORT as error:
+        remedy = "install torch and triton again; on a CPU, triton can be removed"
+        raise SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error
+
+
+def require_picture(path: Path) -> None:
+    """SettingError or OSError if no picture can be drawn and written."""
+    require_writable(path)
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise SettingError(f"--picture needs matplotlib: {install_command('report')}") from error
+    formats = Figure().canvas.get_supported_filetypes()
+    if path.suffix.lstrip(".") not in formats:
+        raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")

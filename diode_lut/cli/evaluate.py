@@ -14,16 +14,8 @@ import click
 
 from diode_lut.cli.arguments import (
     FILE,
-    PAGE,
-    PICTURE_OUTPUT,
-    RECEIPT,
     TABLE,
-    TEXT_OR_JSON,
-    Output,
     Typed,
-    output_option,
-)
-from diode_lut.cli.inputs import (
     read_datasets,
     read_datasets_answered_by,
     read_datasets_for,
@@ -32,7 +24,20 @@ from diode_lut.cli.inputs import (
     require_same_device,
     say_losses,
 )
-from diode_lut.cli.output import PIPE_WIDTH, STANDARD, is_standard, progress_bars, say, write
+from diode_lut.cli.output import (
+    PAGE,
+    PICTURE_OUTPUT,
+    PIPE_WIDTH,
+    RECEIPT,
+    STANDARD,
+    TEXT_OR_JSON,
+    Output,
+    is_standard,
+    output_option,
+    progress_bars,
+    say,
+    write,
+)
 from diode_lut.errors import (
     DatasetError,
     ProblemError,
@@ -42,6 +47,7 @@ from diode_lut.errors import (
     install_command,
     printable,
 )
+from diode_lut.settings import config
 from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:
@@ -108,14 +114,22 @@ def evaluate_command(
     from diode_lut.build.measurements import combined
     from diode_lut.decide.sources import ModelSource, TableSource, Threshold
     from diode_lut.evaluate import AsText, as_json, evaluate, save_picture
-    from diode_lut.settings import config
+    from diode_lut.formats.other_tools import read_solution
 
     if everything and model_file is None:
         raise click.UsageError("--all needs --model: tables and functions are always evaluated on all problems.")
     if model_file is not None and function is not None:
         raise click.UsageError("--model and --chooser exclude each other.")
     subject, datasets = _subject(files, model_file, function)
-    baseline = _baseline(against)
+    baseline: ReferenceKernels | str = against
+    if against == STANDARD or Path(against).is_file():
+        solution = FILE.convert(against, None, click.get_current_context())
+        baseline = read_solution(solution.path, solution.contents)
+    else:
+        try:
+            Config.parse(against)
+        except ProblemError as error:
+            raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
     if picture is not None:
         require_picture(picture)
     source, measured = subject.source, records_of(datasets)
@@ -139,20 +153,6 @@ def evaluate_command(
     if picture is not None:
         save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     return say_losses(datasets)
-
-
-def _baseline(against: str) -> ReferenceKernels | str:
-    """Read the solution file of this name, or return the config, as typed. ProblemError if it is neither."""
-    from diode_lut.formats.other_tools import read_solution
-
-    if against == STANDARD or Path(against).is_file():
-        typed = FILE.convert(against, None, click.get_current_context())
-        return read_solution(typed.path, typed.contents)
-    try:
-        Config.parse(against)
-    except ProblemError as error:
-        raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
-    return against
 
 
 class _Subject(NamedTuple):
@@ -261,8 +261,7 @@ def report_command(
     from diode_lut.decide.catalog import is_model, open_model, open_table
     from diode_lut.decide.sources import Threshold, source_of
     from diode_lut.evaluate import evaluate
-    from diode_lut.settings import config
-    from diode_lut.table.read import read_bytes
+    from diode_lut.table import read_bytes
 
     contents = table_file.read(read_bytes)
     table = open_table(table_file.path, contents)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -20,13 +20,13 @@ from diode_lut.cli.arguments import (
     OP,
     SIZE,
     TABLE,
-    TEXT_OR_JSON,
     VARIANT,
     Typed,
     hardware_of,
+    problems_of,
+    read_datasets,
 )
-from diode_lut.cli.inputs import problems_of, read_datasets
-from diode_lut.cli.output import say
+from diode_lut.cli.output import TEXT_OR_JSON, say
 from diode_lut.errors import DatasetError, ProblemError, as_json, printable, size_of
 from diode_lut.problem import (
     ALIGNS,
@@ -44,7 +44,7 @@ from diode_lut.problem import (
 )
 
 if TYPE_CHECKING:
-    from diode_lut.api import Explanation
+    from diode_lut.api import Explanation, OverSizes
     from diode_lut.decide.decide import Axis
     from diode_lut.hardware import Hardware
     from diode_lut.templates.config import Config
@@ -82,7 +82,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")
     metavar="SET|FILE",
     help="Explain all problems of a set or file as collect takes it, instead of OP M N K.",
 )
-@click.option("--batch", type=SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm.")
+@click.option("--batch", "b", type=SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm.")
 @click.option(
     "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
 )
@@ -149,30 +149,14 @@ _GENERAL = ("hardware", "table", "chooser", "form")
 )
 @TEXT_OR_JSON
 def explain_command(
-    op: str | None,
-    m: int | None,
-    n: int | None,
-    k: int | None,
     problem_file: Typed | None,
-    batch: int,
-    dtype: str | None,
-    layout: str | None,
-    align: int | None,
-    epilogue: str,
-    variant: str | None,
-    h: int,
-    g: int,
-    v: int | None,
-    x: int | None,
-    y: int | None,
-    r: int | None,
-    loads: int | None,
     dynamic: tuple[Axis, ...],
     hardware: str | None,
     table: Typed | None,
     chooser: str | None,
     inputs: tuple[Typed, ...],
     form: str,
+    **fields: Any,
 ) -> int:
     """Show which kernel a GEMM gets, from which row, and why.
 
@@ -195,66 +179,63 @@ def explain_command(
     if problem_file is not None:
         _require_only(("problem_file",), "--problems: its problems have all their fields")
         problems = problems_of(problem_file, None)
-        with _registered(chooser):
-            explanations = [api.explanation(each, hardware=device, first=first) for each in problems]
-        explanations = _timed(explanations, inputs)
-        if form == "json":
-            say(as_json([each.as_dict() for each in explanations]))
+    else:
+        problems = [_problem(**fields)]
+    if dynamic and inputs:
+        raise click.UsageError("--dynamic and --dataset exclude each other: a time is of one size")
+    axes = [_checked(each, problems[0].op, len(dynamic)) for each in dynamic]
+    found: Sequence[Explanation | OverSizes]
+    with _registered(chooser):
+        if axes:
+            over = api.explanation_over(problems[0], axes[0], hardware=device, first=first)
+            found, are_answered = [over], bool(over.parts or over.whole.configs)
         else:
-            for each in explanations:
-                say(str(each))
-        return 0 if all(each.decision.configs for each in explanations) else 1
-    given = {name: size for name, size in zip(OF_KERNELS, (x, y, r, loads), strict=True) if size is not None}
+            explanations = [api.explanation(each, hardware=device, first=first) for each in problems]
+            found, are_answered = explanations, all(each.decision.configs for each in explanations)
+            if problem_file is not None or problems[0].op not in GENERATED:
+                found = _timed(explanations, inputs)
+    if form == "json":
+        documents = [each.as_dict() for each in found]
+        say(as_json(documents if problem_file is not None else documents[0]))
+    else:
+        for each in found:
+            say(str(each))
+    return 0 if are_answered else 1
+
+
+def _problem(op: str | None, **fields: Any) -> Problem:
+    """Return the problem of the command line. UsageError names an option or argument that is missing, or too many."""
+    sizes = {name: size for name in OF_KERNELS if (size := fields.pop(name)) is not None}
+    fields["variant"] = fields["variant"] or NO_VARIANT
     if op in GENERATED:
         _require_only(("op", "variant", *OF_KERNELS), f"{op} has --variant and --{' --'.join(OP_SIZES[op])} alone")
         for name in OP_SIZES[op]:
-            if name not in given and name != "loads" and not (name == "y" and variant == "flat"):
+            if name not in sizes and name != "loads" and not (name == "y" and fields["variant"] == "flat"):
                 raise click.UsageError(f"Missing option '--{name}' ({op} has the sizes {' and '.join(OP_SIZES[op])}).")
-        problem = Problem.generated(op, variant or NO_VARIANT, **given)
-        with _registered(chooser):
-            explanation = api.explanation(problem, hardware=device, first=first)
-        say(as_json(explanation.as_dict()) if form == "json" else str(explanation))
-        return 0 if explanation.decision.configs else 1
-    for name in given:
+        return Problem.generated(op, fields["variant"], **sizes)
+    for name in sizes:
         raise click.UsageError(f"--{name}: {op or 'OP'} has no size {name}; only {' and '.join(GENERATED)} may have")
-    if op is None or m is None or n is None or k is None:
-        missing = next(name for name, value in (("OP", op), ("M", m), ("N", n), ("K", k)) if value is None)
-        raise click.UsageError(f"Missing argument '{missing}' (OP M N K are one problem; --problems FILE has many).")
+    for name, value in {"OP": op, **{name.upper(): fields[name] for name in "mnk"}}.items():
+        if value is None:
+            raise click.UsageError(f"Missing argument '{name}' (OP M N K are one problem; --problems FILE has many).")
+    assert op is not None
     dtypes = DOMAINS[op].dtypes
-    problem = Problem.of(
-        op,
-        m,
-        n,
-        k,
-        b=batch,
-        dtype=dtype or ("bfloat16" if "bfloat16" in dtypes else dtypes[0]),
-        layout=layout or DOMAINS[op].layouts[0],
-        align=align,
-        epilogue=epilogue,
-        variant=variant or NO_VARIANT,
-        h=h,
-        g=g,
-        v=v,
-    )
-    if not dynamic:
-        with _registered(chooser):
-            (explanation,) = _timed([api.explanation(problem, hardware=device, first=first)], inputs)
-        say(as_json(explanation.as_dict()) if form == "json" else str(explanation))
-        return 0 if explanation.decision.configs else 1
-    if inputs:
-        raise click.UsageError("--dynamic and --dataset exclude each other: a time is of one size")
-    axis, *more = dynamic
-    if more:
-        raise click.BadParameter("one size at a time", param_hint="--dynamic")
-    if op in (*ATTENTION, *GROUPED, *SCALED):
+    fields["dtype"] = fields["dtype"] or ("bfloat16" if "bfloat16" in dtypes else dtypes[0])
+    fields["layout"] = fields["layout"] or DOMAINS[op].layouts[0]
+    return Problem.of(op, **fields)
+
+
+def _checked(axis: Axis, op: str, count: int) -> Axis:
+    """Return the axis. BadParameter if sizes of the op may not change, or not this one, or if there are more axes."""
+    if count > 1:
+        reason = "one size at a time"
+    elif op in (*ATTENTION, *GROUPED, *SCALED):
         reason = f"where sizes of {op} may change, Inductor decides alone"
-        raise click.BadParameter(reason, param_hint="--dynamic")
-    if axis.fields[0] not in OP_SIZES[op]:
-        raise click.BadParameter(f"{op} has no size {axis.fields[0]}", param_hint="--dynamic")
-    with _registered(chooser):
-        over = api.explanation_over(problem, axis, hardware=device, first=first)
-    say(as_json(over.as_dict()) if form == "json" else str(over))
-    return 0 if over.parts or over.whole.configs else 1
+    elif axis.fields[0] not in OP_SIZES[op]:
+        reason = f"{op} has no size {axis.fields[0]}"
+    else:
+        return axis
+    raise click.BadParameter(reason, param_hint="--dynamic")
 
 
 def _timed(explanations: list[Explanation], inputs: tuple[Typed, ...]) -> list[Explanation]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import FILE, TABLE, TABLE_OUTPUT, Typed, git_output
-from diode_lut.cli.inputs import read_datasets_for, read_whole_table, records_of
-from diode_lut.cli.output import CHANGES, ERROR, STANDARD, changing, say, say_error
+from diode_lut.cli.arguments import FILE, TABLE, Typed, git_output, read_datasets_for, read_whole_table, records_of
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, TABLE_OUTPUT, changing, say, say_error
 from diode_lut.errors import SettingError, TableError, as_command, printable
 from diode_lut.files import read_at_most, replacing
 
@@ -102,9 +101,8 @@ def merge_command(files: tuple[Typed, ...], output: Path, path: str | None) -> i
     noise, more measured problems, newer software. If nothing decides, it is a conflict: OURS stays, and its note names
     THEIRS. A line is printed for every dropped row. The exit code is 1 if there are conflicts.
     """
-    from diode_lut.table import to_bytes
+    from diode_lut.table import read_bytes, to_bytes
     from diode_lut.table.edit import merge
-    from diode_lut.table.read import read_bytes
 
     if not 2 <= len(files) <= 3:
         raise click.UsageError("give two tables, or three: BASE OURS THEIRS")
@@ -139,9 +137,8 @@ def resolve_command(file: Path, **sides: bool) -> int:
     `git add` the file. It works without git-setup as well. A file edited since the merge is not changed. The exit code
     is 1 if conflicts are left.
     """
-    from diode_lut.table import to_bytes
+    from diode_lut.table import read_bytes, to_bytes
     from diode_lut.table.edit import merge
-    from diode_lut.table.read import read_bytes
 
     chosen = [side for side, is_given in sides.items() if is_given]
     if len(chosen) != 1:

@@ -1,4 +1,4 @@
-"""The output of commands: text without foreign line ends, files, progress bars, and exit codes."""
+"""The output of commands: text without foreign line ends, files of each kind, progress bars, and exit codes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +24,7 @@ from diode_lut.errors import (
     printable,
     printable_lines,
 )
+from diode_lut.files import read_at_most, replacing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -54,6 +56,9 @@ def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None
 PIPE_WIDTH = 1000
 """Columns of tables if the output is not a terminal: enough for any line."""
 
+MAX_BYTES = 1 << 30
+"""Maximum size of a file of any kind."""
+
 STANDARD = "-"
 """The name of standard input and of standard output."""
 
@@ -72,8 +77,6 @@ def write(path: Path, data: bytes) -> None:
 @contextmanager
 def changing(path: Path) -> Iterator[Callable[[bytes], None]]:
     """Yield a function to write the file with, while other writers wait. ``-`` is standard output."""
-    from diode_lut.files import replacing
-
     if is_standard(path):
         yield lambda data: click.echo(data, nl=False)
     else:
@@ -209,3 +212,108 @@ def exit_code(error: DiodeLutError | OSError) -> int:
     unreadable = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
     wrong_usage = isinstance(error, (HardwareError, ProblemError, SettingError))
     return 2 if unreadable or wrong_usage else 1
+
+
+TABLE_KIND, DATASET, MODEL, RECEIPT, PAGE = "a table", "a dataset", "a model", "a receipt", "a page"
+COMPARISON = "figures of compare"
+PROBLEMS, TIMINGS, PICTURE, UNKNOWN = "a list of problems", "timings", "a picture", "a file of another kind"
+
+_FORMS = {TABLE_KIND: "a table is JSON", DATASET: "a dataset is msgpack", PAGE: "the page is HTML"}
+_ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors", ".svg", ".txt", ".zst"}
+"""Endings of names by which the kind of a file is known."""
+
+
+class Output(click.Path):
+    """A file to write, in an existing directory.
+
+    Its name has no ending of another kind of file. An existing file is replaced only by a file of its kind.
+    """
+
+    def __init__(
+        self, kind: str = "", *endings: str, file_okay: bool = True, dir_okay: bool = False, allow_dash: bool = True
+    ) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, allow_dash=allow_dash, path_type=Path)
+        self.kind, self._endings = kind, endings
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # type: ignore[override]
+        """Return the path."""
+        if str(value) == STANDARD and not self.allow_dash:
+            self.fail("standard output (-) is not possible here: give a name, such as ./- for a file -", param, ctx)
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        if self._endings and path.suffix in _ENDINGS and path.suffix not in self._endings:
+            self.fail(f"{path}: {_FORMS[self.kind]}, so the name ends with {self._endings[0]}", param, ctx)
+        if self.kind:
+            require_kind(path, self.kind)
+        if self.file_okay and not is_standard(path) and not path.parent.is_dir():
+            raise SettingError(f"{path.parent}: no such directory to write to")
+        return path
+
+
+ANY_OUTPUT = Output()
+"""A file whose kind depends on other arguments: the command calls require_kind."""
+
+output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
+"""The option for the file that a command makes."""
+
+TABLE_OUTPUT = Output(TABLE_KIND, ".json")
+PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
+
+
+TEXT_OR_JSON = click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Lines for people, or a JSON document for programs.",
+)
+"""The option for the form of what a command prints."""
+
+
+def require_kind(path: Path, kind: str) -> None:
+    """SettingError if the file is of another kind, and would be lost. An empty file is of any kind."""
+    if is_standard(path) or not path.is_file() or not path.stat().st_size:
+        return
+    found = _kind_of(read_at_most(path, MAX_BYTES))
+    if found != kind:
+        raise SettingError(f"{path}: exists, and is not {kind} but {found} (name another file, or remove it)")
+
+
+_KEYS = {
+    TABLE_KIND: {"entries"},
+    RECEIPT: {"processes", "devices"},
+    COMPARISON: {"seconds", "gemms"},
+    "torch-diode-table": {"version", "hardware"},
+}
+"""The fields by which kinds of JSON objects are told apart."""
+
+
+def _kind_of(data: bytes) -> str:
+    """Return the kind of a file with these contents. Of JSON only the outermost level is looked at."""
+    import msgspec
+
+    from diode_lut.dataset import is_dataset
+
+    start = data[:1024].lstrip()
+    try:
+        if start[:1] == b"{":
+            fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            found = (kind for kind, keys in _KEYS.items() if keys <= fields.keys())
+            are_lists = all(bytes(value).startswith(b"[") for value in fields.values())
+            return next(found, "inductor-table" if are_lists else UNKNOWN)
+        if start[:1] == b"[":
+            items = list(map(bytes, msgspec.json.decode(data, type=list[msgspec.Raw])))
+            if not all(b'"op"' in item for item in items):
+                return UNKNOWN
+            return TIMINGS if items and all(b'"config"' in item for item in items) else PROBLEMS
+    except (msgspec.MsgspecError, RecursionError):
+        return UNKNOWN
+    if start.lower().startswith(b"<!doctype html"):
+        return PAGE
+    if start.startswith((b"\x89PNG", b"%PDF", b"<?xml", b"<svg")):
+        return PICTURE
+    if start.startswith(b"op,dtype,layout,"):
+        return TIMINGS
+    if is_dataset(data):
+        return DATASET
+    return MODEL if data[8:9] == b"{" else UNKNOWN

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import COMPARISON, MINUTES, PAGE, RECEIPT, SECONDS, TABLE_KIND, Output, Typed, require_kind
-from diode_lut.cli.inputs import read_whole_table
-from diode_lut.cli.output import say
+from diode_lut.cli.arguments import MINUTES, SECONDS, Typed, read_whole_table
+from diode_lut.cli.output import COMPARISON, PAGE, RECEIPT, TABLE_KIND, Output, require_kind, say
 from diode_lut.errors import SettingError, as_command, install_command
 from diode_lut.files import require_writable, write_atomically
 from diode_lut.probe import RECORDING

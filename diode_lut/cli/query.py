@@ -51,8 +51,7 @@ def query_command(file: Typed, expression: str, form: str, exit_status: bool) ->
     """
     from diode_lut.dataset import is_dataset, read_dataset
     from diode_lut.dataset.dataset import as_document
-    from diode_lut.table.lint import MAX_VALUES
-    from diode_lut.table.read import parse
+    from diode_lut.table import MAX_VALUES, parse
 
     contents = file.whole()
     if is_dataset(contents):

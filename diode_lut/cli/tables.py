@@ -17,15 +17,25 @@ from diode_lut.cli.arguments import (
     FILE,
     LAYOUT,
     TABLE,
-    TEXT_OR_JSON,
     VARIANT,
     Typed,
     git_output,
     hardware_of,
+    read_datasets_for,
+    read_whole_table,
     size_range,
 )
-from diode_lut.cli.inputs import read_datasets_for, read_whole_table
-from diode_lut.cli.output import CHANGES, REPORTERS, changing, exit_code, is_standard, progress_bars, say, say_error
+from diode_lut.cli.output import (
+    CHANGES,
+    REPORTERS,
+    TEXT_OR_JSON,
+    changing,
+    exit_code,
+    is_standard,
+    progress_bars,
+    say,
+    say_error,
+)
 from diode_lut.errors import (
     DiodeLutError,
     ModelError,
@@ -56,7 +66,7 @@ def show_command(file: Typed) -> None:
     from diode_lut.dataset import is_dataset, read_dataset
     from diode_lut.dataset.dataset import as_lines
     from diode_lut.model import header_text
-    from diode_lut.table.read import table_of
+    from diode_lut.table import table_of
     from diode_lut.table.table import as_text
 
     contents = file.whole()
@@ -195,8 +205,8 @@ def _contributed(file: Typed) -> list[Typed]:
 def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[Typed, ...] = ()) -> list[TableError]:
     """Return everything wrong with a table or a model, and notes."""
     from diode_lut.decide.catalog import is_model, open_model
+    from diode_lut.table import read_bytes
     from diode_lut.table.lint import check_file
-    from diode_lut.table.read import read_bytes
 
     if is_model(file.path):
         try:
@@ -229,9 +239,9 @@ def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[
 def _stale_gains(file: Typed, data: bytes, inputs: tuple[Typed, ...]) -> list[TableError]:
     """Return notes on gains that the last commit or the timings have for another config. TableError if not a table."""
     from diode_lut.files import timings_of
+    from diode_lut.table import located, table_of
     from diode_lut.table.faults import Fault
     from diode_lut.table.lint import edited_gains
-    from diode_lut.table.read import located, table_of
 
     table, faults = table_of(file.path, data), list[Fault]()
     if file.contents is None:
@@ -349,8 +359,7 @@ def set_command(
 
 def _entries(file: Typed, note: str | None) -> list[Entry]:
     """Read a JSON list of rows, each with a note and a key of its own. TableError with the place in the list."""
-    from diode_lut.table.lint import MAX_VALUES
-    from diode_lut.table.read import parse
+    from diode_lut.table import MAX_VALUES, parse
     from diode_lut.table.row import coverage
 
     rows = parse(file.path, file.whole(), MAX_VALUES)
@@ -403,8 +412,8 @@ def _key(op: str, align: int | str | None, **fields: Any) -> dict[str, Any]:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
+    from diode_lut.table import decode_entry
     from diode_lut.table.faults import Fault, dotted
-    from diode_lut.table.read import decode_entry
 
     try:
         return decode_entry(row)

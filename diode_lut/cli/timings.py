@@ -15,8 +15,6 @@ import click
 from click.core import ParameterSource
 
 from diode_lut.cli.arguments import (
-    ANY_OUTPUT,
-    DATASET,
     DTYPE,
     FILE,
     KERNELS,
@@ -24,14 +22,8 @@ from diode_lut.cli.arguments import (
     MINUTES,
     OP,
     TABLE,
-    TABLE_KIND,
-    Output,
     Typed,
     hardware_of,
-    output_option,
-    require_kind,
-)
-from diode_lut.cli.inputs import (
     kernels_of,
     problems_of,
     read_datasets,
@@ -39,7 +31,20 @@ from diode_lut.cli.inputs import (
     require_inductor,
     say_losses,
 )
-from diode_lut.cli.output import STOPPED, Minutes, in_a_file, is_standard, say, write
+from diode_lut.cli.output import (
+    ANY_OUTPUT,
+    DATASET,
+    STOPPED,
+    TABLE_KIND,
+    Minutes,
+    Output,
+    in_a_file,
+    is_standard,
+    output_option,
+    require_kind,
+    say,
+    write,
+)
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
@@ -163,7 +168,7 @@ def collect_command(
     require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
-    from diode_lut.table.read import read_bytes, table_of
+    from diode_lut.table import read_bytes, table_of
 
     passes = collect(
         problems,
@@ -267,7 +272,7 @@ def import_command(
 
     Timings become a dataset, from which build makes a table. Skipped parts are counted, with the reason.
     """
-    from diode_lut.dataset.stream import write_stream
+    from diode_lut.dataset import write_stream
     from diode_lut.formats import read
     from diode_lut.formats.content import Facts
     from diode_lut.table import placed, to_bytes

@@ -35,8 +35,7 @@ from diode_lut.measure.problems import RecordedKernel
 from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import NO_EPILOGUE, Problem
-from diode_lut.table import Table, write_table
-from diode_lut.table.read import read_bytes
+from diode_lut.table import Table, read_bytes, write_table
 from diode_lut.templates.config import BASELINES
 
 MAX_UTILIZATION = 10

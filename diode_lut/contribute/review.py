@@ -23,11 +23,10 @@ from diode_lut.errors import DatasetError, ModelError, TableError, as_command
 from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.hardware import known_gpu, slug
 from diode_lut.model import SUFFIX, TEST, TRAIN, Split
-from diode_lut.table import Entry, Table
+from diode_lut.table import Entry, Table, located, table_of
 from diode_lut.table.edit import SAME_GAIN, as_version
 from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text, winner_text
-from diode_lut.table.read import located, table_of
 from diode_lut.templates.config import Config, baseline
 
 REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")

@@ -19,8 +19,7 @@ from diode_lut.hardware import Hardware, is_called, known_gpu, slug
 from diode_lut.log import warn_once
 from diode_lut.model import SUFFIX, read_model_hardware
 from diode_lut.settings import CHOOSER, DEVICE, MODEL, SAME_ARCH, TIERS, USER
-from diode_lut.table import Table, read_hardware, read_table
-from diode_lut.table.read import table_of
+from diode_lut.table import Table, read_hardware, read_table, table_of
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model

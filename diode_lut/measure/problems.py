@@ -37,8 +37,7 @@ from diode_lut.problem import (
 )
 from diode_lut.receipts import decode_receipt
 from diode_lut.receipts.summary import losses
-from diode_lut.table import Entry
-from diode_lut.table.read import table_of
+from diode_lut.table import Entry, table_of
 
 _log = logging.getLogger(__name__)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import orjson
 
 from diode_lut.errors import dtype_of, op_of
@@ -168,25 +167,16 @@ def place_at(data: bytes, offset: int) -> Place:
     return Place(data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode()) + 1)
 
 
-class Landmark(NamedTuple):
-    """The number of a row of a table, and the byte of the file at which it begins."""
-
-    row: int
-    offset: int
-
-
-def line_of_row(data: bytes, row: int, landmarks: Sequence[Landmark]) -> int:
-    """Return the line of a table's row in its file. The search begins at the last landmark before the row.
-
-    ``landmarks`` are in the order of rows, and include the first row unless there are none.
-    """
-    if not landmarks:
-        return Positions(data).place(("entries", row)).line
-    after = bisect_right(landmarks, row, key=attrgetter("row"))
-    first, start = landmarks[after - 1]
-    end = landmarks[after].offset - 1 if after < len(landmarks) else len(data)  # without the comma
-    rows = Positions(b"[" + data[start:end] + b"]")
-    return data.count(b"\n", 0, start) + rows.place((row - first,)).line
+def lines_of_rows(data: bytes) -> Iterator[int]:
+    """Yield the line of each row of a table in its file."""
+    entries = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["entries"]
+    at = data.index(bytes(entries))
+    line = 1 + data.count(b"\n", 0, at)
+    for text in map(bytes, msgspec.json.decode(entries, type=list[msgspec.Raw])):
+        start = data.index(text, at)
+        line += data.count(b"\n", at, start)
+        yield line
+        at, line = start + len(text), line + text.count(b"\n")
 
 
 class Inside(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union
 
-from msgspec import Meta, defstruct
+from msgspec import Meta, Raw, defstruct
 
 from diode_lut.errors import printable_json
 from diode_lut.hardware import Hardware
@@ -248,6 +248,9 @@ TABLE = _object(
     **_FILE_OPTIONS,
 )
 HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)
+"""A table with any entries."""
+DIVIDED = _object("Divided", "", {**_FILE, "entries": list[Raw]}, **_FILE_OPTIONS)
+"""A table whose entries are still JSON."""
 
 
 _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS, "n_align")}

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,23 @@ from diode_lut.errors import TableError
 from diode_lut.files import has_more_values
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
+from diode_lut.table import (
+    MAX_VALUES,
+    RowDecoder,
+    Rows,
+    decode_header,
+    located,
+    parse,
+    read_bytes,
+    require_version,
+)
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
 from diode_lut.table.format import canonical_bytes
 from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable
-from diode_lut.table.read import RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
 from diode_lut.table.row import Entry, is_point
 from diode_lut.table.table import Table
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
-
-MAX_VALUES = 10_000_000
-"""Maximum number of values of a file for it to be parsed at once. The largest table has fewer."""
 
 CONFLICT = "merge conflict: "
 """The beginning of the part of a note in which ``merge`` leaves a decision to people."""
@@ -40,14 +46,13 @@ def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
         document = parse(path, data, MAX_VALUES)
         require_version(document)
         written = document.get("entries")
-        rows = Rows(path)
-        rows.add_parsed(written if isinstance(written, list) else [])
+        rows = Rows(path, written if isinstance(written, list) else [])
         broken = list(rows.faults)
-        good = (number for number in range(rows.count) if number not in rows.faults)
+        good = (number for number in count() if number not in rows.faults)
         # Rows that were decoded keep to the schema, so only the others are validated with it, which takes longer.
         entries = {"entries": [written[number] for number in broken]} if isinstance(written, list) else {}
         of_schema = [_renumbered(fault, broken) for fault in broken_rules({**document, **entries})]
-        of_meaning = list(_of_meaning(document, dict(zip(good, rows.entries, strict=True)), broken))
+        of_meaning = list(_of_meaning(document, dict(zip(good, rows.entries, strict=False)), broken))
     except TableError as error:
         return [error]
     except Fault as fault:

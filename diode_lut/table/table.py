@@ -12,7 +12,7 @@ from diode_lut.errors import TableError, as_lines
 from diode_lut.files import read_at_most, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
-from diode_lut.table.faults import Landmark, Positions, line_of_row
+from diode_lut.table.faults import lines_of_rows
 from diode_lut.table.format import (
     SCHEMA,
     SCHEMA_NAME,
@@ -38,8 +38,8 @@ class Table:
     """Rows for one kind of hardware, which do not change.
 
     A table that was read from a file has its ``path``, its ``$schema``, and the ``digest`` of its bytes, SHA-256 in
-    hexadecimal. ``errors`` has the rows that were left out, ``skipped`` their numbers, upwards, and ``landmarks`` the
-    places of some rows. Two tables are equal if they have the same rows, hardware and provenance, in any order of rows.
+    hexadecimal. ``errors`` has the rows that were left out, and ``skipped`` their numbers, upwards. Two tables are
+    equal if they have the same rows, hardware and provenance, in any order of rows.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class Table:
         digest: str | None = None,
         errors: Sequence[TableError] = (),
         skipped: Sequence[int] = (),
-        landmarks: Sequence[Landmark] = (),
     ) -> None:
         self.hardware = hardware
         self.entries: tuple[Entry, ...] = tuple(entries)
@@ -62,7 +61,7 @@ class Table:
         self.path = path
         self.errors = tuple(errors)
         self._skipped = tuple(skipped)
-        self._landmarks = tuple(landmarks)
+        self._lines: Sequence[int] | None = None
         if digest is not None:
             self.digest = digest
 
@@ -89,13 +88,11 @@ class Table:
 
     def line_of(self, entry: Entry) -> int | None:
         """Return the line where the entry begins in ``path``. None for other entries, and if the file has changed."""
-        data = self._unchanged() if entry in self.entries else None
-        if data is None:
+        if entry not in self.entries:
             return None
-        row = list(self.numbered)[self.entries.index(entry)]
-        return line_of_row(data, row, self._landmarks)
+        return self.lines()[self.entries.index(entry)]
 
-    def lines(self, data: bytes | None = None) -> list[int | None]:
+    def lines(self, data: bytes | None = None) -> Sequence[int | None]:
         """Return the line of each entry, as ``line_of`` does, but all at once.
 
         ``data`` is what the table was read from; by default the file is read again.
@@ -103,8 +100,9 @@ class Table:
         data = self._unchanged() if data is None else data
         if data is None:
             return [None] * len(self.entries)
-        positions = Positions(data)
-        return [positions.place(("entries", row)).line for row in self.numbered]
+        if self._lines is None:  # this takes some milliseconds, and the data is always the same
+            self._lines = [line for number, line in enumerate(lines_of_rows(data)) if number in self.numbered]
+        return self._lines
 
     def _unchanged(self) -> bytes | None:
         """Return the bytes in ``path``. None if they are not the bytes that the table was read from."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from diode_lut.cli import adopt as commands
+from diode_lut.cli import build as commands
 from diode_lut.cli import main
 from diode_lut.contribute.verify import comparable, sample_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset

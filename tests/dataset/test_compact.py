@@ -13,8 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, pack, read_dataset
-from diode_lut.dataset.stream import header_bytes
+from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, header_bytes, pack, read_dataset
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem

@@ -11,8 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.dataset import Dataset, DatasetWriter, Header, Lost, Record, Timing, pack, read_dataset
-from diode_lut.dataset.stream import RECORD, Frames, frame, header_bytes, record_bytes
+from diode_lut.dataset import (
+    RECORD,
+    Dataset,
+    DatasetWriter,
+    Frames,
+    Header,
+    Lost,
+    Record,
+    Timing,
+    frame,
+    header_bytes,
+    pack,
+    read_dataset,
+    record_bytes,
+)
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem

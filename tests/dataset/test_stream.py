@@ -16,10 +16,22 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.dataset import REASONS, STAGES, DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.dataset import HEADER as HEADER_FRAME
+from diode_lut.dataset import (
+    REASONS,
+    RECORD,
+    STAGES,
+    DatasetWriter,
+    Header,
+    Record,
+    Timing,
+    frame,
+    header_bytes,
+    read_dataset,
+    record_bytes,
+    write_stream,
+)
 from diode_lut.dataset.dataset import MAX_NS, MIN_NS, header_to_wire
-from diode_lut.dataset.stream import HEADER as HEADER_FRAME
-from diode_lut.dataset.stream import RECORD, frame, header_bytes, record_bytes, write_stream
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, Problem

@@ -26,9 +26,8 @@ from diode_lut.measure.problems import random_problems
 from diode_lut.problem import DTYPES, GEMMS, Problem
 from diode_lut.receipts import Device, Hit, Miss, Receipt, receipt_bytes
 from diode_lut.settings import config
-from diode_lut.table import Table, read_table, write_table
+from diode_lut.table import Table, decode_entry, read_table, write_table
 from diode_lut.table.format import key_text
-from diode_lut.table.read import decode_entry
 from tests.commands import call
 from tests.report.measured import H200, OTHER_ROWS, ROWS, write_dataset, write_other_dataset
 from tests.test_pasted import WORDS

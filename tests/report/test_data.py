@@ -17,8 +17,7 @@ from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.model.ranking import Model
 from diode_lut.problem import Problem
 from diode_lut.report import AskedProblem, Side, as_data
-from diode_lut.table import Table, read_table
-from diode_lut.table.read import decode_entry
+from diode_lut.table import Table, decode_entry, read_table
 from diode_lut.templates.config import TEMPLATES
 from tests.report.measured import H200, OTHER_ROWS
 

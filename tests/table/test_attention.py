@@ -8,12 +8,11 @@ import pytest
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import ATTENTION, GENERATED, MAX_SIZE, VARIANTS, Modifications, Problem
-from diode_lut.table import Entry
+from diode_lut.table import Entry, decode_entry
 from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text
 from diode_lut.table.lint import contradictions, useless
 from diode_lut.table.lookup import Index, overlaps, shared_problem
-from diode_lut.table.read import decode_entry
 
 DEFAULT = {"template": "default"}
 SIZES = {"b": 2, "m": 512, "n": 1024, "k": 64, "h": 8, "g": 4, "v": 128}

@@ -8,11 +8,11 @@ import pytest
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import GENERATED, OP_SIZES, VARIANTS, Problem
+from diode_lut.table import decode_entry
 from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text
 from diode_lut.table.lint import useless
 from diode_lut.table.lookup import Index, unreachable
-from diode_lut.table.read import decode_entry
 from diode_lut.templates.config import Config
 
 PROBLEM = Problem.generated("reduction", "inner", x=16384, r=384)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import diode_lut.table
 from diode_lut.errors import TableError
 from diode_lut.hardware import Hardware
-from diode_lut.table import read as read_module
 from diode_lut.table import read_hardware, read_table, to_bytes
 from diode_lut.templates.config import ATEN, Config
 from tests.strategies import share
@@ -175,7 +174,7 @@ def test_a_letter_of_another_encoding_is_named(place: str, good: str, save: Save
 
 FORK = """
 import gc, os
-from diode_lut.table.read import _no_garbage_collection
+from diode_lut.table import _no_garbage_collection
 from tests.strategies import share
 
 with _no_garbage_collection():
@@ -206,7 +205,7 @@ def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
 def test_bounds_are_enforced(bound: str, reason: str, good: str, save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file with too many rows or bytes is refused."""
     path = save(good)
-    monkeypatch.setattr(read_module, bound, 1)
+    monkeypatch.setattr(diode_lut.table, bound, 1)
     with pytest.raises(TableError, match=reason):
         read_table(path)
 
@@ -236,20 +235,19 @@ def _outcome(path: Path) -> Any:
 @pytest.mark.usefixtures("nobody_writes")
 @settings(max_examples=share(200))
 @given(data=st.data())
-def test_pieces_mean_what_the_whole_means(data: st.DataObject, good: str, tmp_path_factory: Any) -> None:
-    """However a file in canonical form is damaged, reading it in pieces gives what reading it as a whole gives."""
+def test_divided_rows_mean_what_the_whole_means(data: st.DataObject, good: str, tmp_path_factory: Any) -> None:
+    """However a file in canonical form is damaged, reading row by row gives what parsing it as a whole gives."""
     text = good.replace("\n]\n}\n", ",\n" + good[good.index('{"op": "bmm"') :])
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
         length = data.draw(st.integers(0, 3))
         text = text[:at] + data.draw(st.text('{}[]",:\n 1', max_size=3)) + text[at + length :]
-    path = tmp_path_factory.getbasetemp() / "pieces.json"
+    path = tmp_path_factory.getbasetemp() / "divided.json"
     path.write_bytes(text.encode())
+    divided = _outcome(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_module, "PIECE_BYTES", 1)
-        in_pieces = _outcome(path)
-        patch.setattr(read_module, "_CLOSING", re.compile(b"nothing ends like this"))
-        assert in_pieces == _outcome(path)
+        patch.setattr(diode_lut.table, "MAX_VALUES", 0)
+        assert divided == _outcome(path)
 
 
 def test_the_layout_of_a_file_does_not_matter(good: str, save: Save) -> None:

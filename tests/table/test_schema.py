@@ -16,7 +16,6 @@ from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
 from diode_lut.problem import ATTENTION_ONLY, DOMAINS, GEMMS, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
-from diode_lut.table import read as read_module
 from diode_lut.table import read_table, to_bytes
 from diode_lut.table.faults import validator
 from diode_lut.table.lint import check_file
@@ -49,17 +48,6 @@ def documents(draw: Any, tables: Any) -> Any:
     for _ in range(draw(st.integers(0, 3))):
         mutate(draw, document, NAMES, JUNK)
     return document
-
-
-def _in_pieces(document: Any) -> bytes:
-    """The document with each row on a line, as far as the reader needs that to read it in pieces."""
-    if not isinstance(document.get("entries"), list):
-        return orjson.dumps(document)
-    head = b",\n".join(
-        orjson.dumps(name) + b": " + orjson.dumps(document[name]) for name in document if name != "entries"
-    )
-    rows = b",\n".join(map(orjson.dumps, document["entries"]))
-    return b"{\n" + head + b',\n"entries": [\n' + rows + b"\n]\n}\n"
 
 
 def _means_something(row: Any) -> bool:
@@ -123,11 +111,8 @@ def test_schema_and_reader_accept_the_same(data: st.DataObject, draw_from: Any, 
     """Of good tables and of almost good ones, both accept the same files and in these the same rows."""
     document = data.draw(documents(draw_from.tables))
     path = tmp_path_factory.getbasetemp() / "schema.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_module, "PIECE_BYTES", 1)
-        for content in (orjson.dumps(document), _in_pieces(document)):
-            path.write_bytes(content)
-            assert _by_reader(path) == _by_schema(orjson.loads(content))
+    path.write_bytes(orjson.dumps(document))
+    assert _by_reader(path) == _by_schema(document)
 
 
 @settings(max_examples=share(100))

@@ -8,11 +8,10 @@ import pytest
 
 from diode_lut.errors import ProblemError
 from diode_lut.problem import DOMAINS, VARIANTS, Problem, Scaling
-from diode_lut.table import Entry
+from diode_lut.table import Entry, decode_entry
 from diode_lut.table.faults import Fault
 from diode_lut.table.lint import contradictions
 from diode_lut.table.lookup import Index
-from diode_lut.table.read import decode_entry
 
 ATEN = [{"template": "aten"}]
 
