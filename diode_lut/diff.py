@@ -187,22 +187,19 @@ class Switch(NamedTuple):
         return None if self.old_ns is None or self.new_ns is None else self.new_ns / self.old_ns - 1
 
 
-class Effect:
+class Effect(NamedTuple):
     """The effect of the new table on measured problems.
 
     Of ``problems`` problems, the old table covers ``old_covered`` and the new table ``new_covered``. ``switches`` are
     the problems whose first config changes: the largest loss first, unknown changes last.
     """
 
-    def __init__(self, problems: int, old_covered: int, new_covered: int, switches: Iterable[Switch]) -> None:
-        self.problems = problems
-        self.old_covered = old_covered
-        self.new_covered = new_covered
-        self.switches: Sequence[Switch] = sorted(
-            switches, key=lambda switch: (switch.change is None, -(switch.change or 0.0), switch.problem)
-        )
+    problems: int
+    old_covered: int
+    new_covered: int
+    switches: Sequence[Switch]
 
-    @cached_property
+    @property
     def changes(self) -> list[float]:
         """The changes of time that are known, the largest loss first."""
         return [each.change for each in self.switches if each.change is not None]
@@ -230,6 +227,7 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
         if was != now:
             times = measurements.times_on(number)
             switches.append(Switch(problem, was, now, times.get(was), times.get(now)))
+    switches.sort(key=lambda switch: (switch.change is None, -(switch.change or 0.0), switch.problem))
     return Effect(len(measurements.problems), old_covered, new_covered, switches)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from diode_lut.build.generated import kernel_rows
+from diode_lut.build.generated import rows_of_kernels
 from diode_lut.build.measurements import Columns, Measurements, judged
 from diode_lut.build.rows import WIDE, BuiltRow, Costs, RowGroup, few_rows, wide_rows
 from diode_lut.dataset import SOFTWARE, Dataset, Record
@@ -170,7 +170,7 @@ def build(
         raise DatasetError(f"{files}: no usable timing ({'; '.join([*lost, *doubted[:1]]) or 'it holds none'})")
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built, wide = _entries(measurements, previous, epsilon, noise)
-    wide += _rows_of_kernels(kernels)
+    wide += rows_of_kernels([(each.problem, each.times) for each in kernels], device)
     answered = _answering(built, kept, measurements, device)
     pruned = needless(answered, kept, measurements, prune_with.choose, epsilon, noise) if prune_with else []
     gone = set(pruned)
@@ -333,18 +333,6 @@ def _entries(
             named = near if op in ATTENTION else everything
             wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
     return narrow, wide
-
-
-def _rows_of_kernels(records: Iterable[Record]) -> list[Entry]:
-    """Return the rows for generated kernels. Each record counts for itself, as the kernels of a problem differ."""
-    by_kind: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
-    for record in sorted(records, key=lambda each: (each.problem, sorted(each.times.items()))):
-        by_kind[record.problem.kind].append(record)
-    return [
-        row
-        for of_kind in by_kind.values()
-        for row in kernel_rows([each.problem for each in of_kind], [each.times for each in of_kind])
-    ]
 
 
 def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict[int, float]]:

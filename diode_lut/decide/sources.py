@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from diode_lut.errors import as_lines, printable
 from diode_lut.hardware import Hardware
+from diode_lut.model import unknown
 from diode_lut.problem import GENERATED, MATMUL_SIZES, OP_SIZES, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, MODEL, Settings
 from diode_lut.table import Entry, Table, of_kind
@@ -324,7 +325,7 @@ class ModelSource(Source):
 
     def no_match(self, problem: Problem) -> str:
         """Return the fields or sizes of the problem outside of the model's training."""
-        return self.model.unknown(problem)
+        return unknown(self.model.kinds, problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
         """Return the expected times of all its candidates."""

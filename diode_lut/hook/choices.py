@@ -47,11 +47,7 @@ from diode_lut.templates.template import BLOCKS_K_OF_BYTES, accumulator_register
 
 
 def build_choice(
-    config: Config,
-    inputs: MMKernelInputs,
-    op: str,
-    layout: ir.FixedLayout | None = None,
-    variant: str = NO_VARIANT,
+    config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None = None, variant: str = NO_VARIANT
 ) -> ir.ChoiceCaller:
     """Return the Triton or decompose_k choice of ``config`` for this matmul. CannotRun if it cannot run or must not.
 
@@ -409,11 +405,7 @@ def _returns_its_layout(choice: Any) -> bool:
     for symbol in get_symbolic_inputs(choice.input_nodes):
         graph.graph_inputs[symbol.name] = symbol
         graph.graph_input_names.append(symbol.name)
-    with (
-        without_tables(),
-        inductor_config.patch(_SUBGRAPH_SETTINGS),
-        V.set_graph_handler(graph),
-    ):
+    with without_tables(), inductor_config.patch(_SUBGRAPH_SETTINGS), V.set_graph_handler(graph):
         graph.run(*choice.example_inputs)
     outputs = graph.graph_outputs
     return len(outputs) == 1 and bool(outputs[0].get_layout() == choice.layout)

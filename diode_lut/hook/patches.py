@@ -85,11 +85,7 @@ PATCHES = (
         registers=True,
     ),
     Patch(
-        *(
-            "torch._inductor.codegen.subgraph",
-            "SubgraphChoiceCaller.output_node",
-            f"{_CHOICES}:lower_without_tables",
-        ),
+        *("torch._inductor.codegen.subgraph", "SubgraphChoiceCaller.output_node", f"{_CHOICES}:lower_without_tables"),
         "a choice that is a graph is lowered as the program's graphs are, and would ask for its own matmuls",
     ),
     Patch(

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.model import Kind, Split, unknown
+from diode_lut.model import Kind, Split
 from diode_lut.model.features import (
     CONFIG_FEATURES,
     JOINT_FEATURES,
@@ -324,10 +324,6 @@ class Model:
         self._kinds = {kind.key: kind for kind in self.kinds}
         self._families: dict[str, list[tuple[Candidates, Scorer]]] = {}
         self._ranked = lru_cache(REMEMBERED)(self._rank)
-
-    def unknown(self, problem: Problem) -> str:
-        """Return why the model does not rank for the problem. Empty if it does."""
-        return unknown(self.kinds, problem)
 
     def rank(self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True) -> Ranking | None:
         """Return the ranking for a problem on ``hardware``, by default the model's own. None for an unknown problem.

@@ -18,15 +18,7 @@ from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
 from diode_lut.hardware import Hardware
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import OP_SIZES, SIZE_FIELDS, Problem
-from diode_lut.programs.run import (
-    Streams,
-    cold,
-    counted,
-    named_gemms,
-    nothing_asked,
-    run_with_receipt,
-    without_leaks,
-)
+from diode_lut.programs.run import Streams, cold, counted, named_gemms, nothing_asked, run_with_receipt, without_leaks
 from diode_lut.programs.times import (
     GEMMS_ERR,
     LEAST_GEMM_RUNS,

@@ -103,10 +103,7 @@ def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def run_program(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    streams: Streams = INHERITED,
-    limit_s: float | None = None,
+    command: Sequence[str], environment: Mapping[str, str], streams: Streams = INHERITED, limit_s: float | None = None
 ) -> Ended:
     """Run a program to its end. ProgramError if it cannot be started.
 

@@ -98,11 +98,6 @@ _config = lru_cache(maxsize=4096)(str)
 _row = lru_cache(maxsize=4096)(key_text)
 
 
-@lru_cache(maxsize=4096)
-def _configs(configs: tuple[Config, ...]) -> tuple[str, ...]:
-    return tuple(map(_config, configs))
-
-
 def selected(seconds: float) -> None:
     """Count the seconds of selecting."""
     with _lock:
@@ -129,7 +124,7 @@ def decided(decision: Decision, seconds: float) -> None:
 
 def served(decision: Decision, configs: tuple[Config, ...]) -> None:
     """Count the configs that Inductor got of a decision. Without any, it chose by itself."""
-    hit = Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
+    hit = Hit(decision.problem, *_who(decision), tuple(map(_config, configs)), decision.over) if configs else None
     with _lock:
         for device in _receiving(decision.hardware):
             if hit is not None:

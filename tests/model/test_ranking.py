@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from diode_lut.hardware import Hardware, architecture
+from diode_lut.model import unknown
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, Candidates
 from diode_lut.model.ranking import MAX_RANKED, MAX_WEIGHT, Calibration, Model, Weights
 from diode_lut.problem import Problem
@@ -179,7 +180,7 @@ def test_unknown_problems_are_not_ranked(changes: dict[str, object], reason: str
     """Problems that the model was not trained for have no ranking, but a reason."""
     problem = MM._replace(**changes)  # type: ignore[arg-type]
     assert model().rank(problem) is None
-    assert model().unknown(problem) == reason
+    assert unknown(model().kinds, problem) == reason
 
 
 def test_waves_are_those_of_the_hardware_asked_about() -> None:
