@@ -25,6 +25,7 @@ from diode_lut.programs.compare import (
     Loser,
     as_json,
     expected,
+    longer,
     losers,
     not_answered,
     printed_steps,
@@ -409,6 +410,22 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
 def test_the_first_line_says_how_long_it_takes(run_s: float, pairs: int | None, budget_s: float, text: str) -> None:
     """From the time of the first run; each pair of runs is traced, too."""
     assert expected(run_s, ComparisonPlan([], {}, pairs, budget_s, None)) == text
+
+
+@pytest.mark.parametrize(
+    ("ran", "pairs", "option"),
+    [
+        (2, None, ("--budget", "600s")),
+        (3, None, ("--budget", "400s")),
+        (10, None, ("--budget", "400s")),
+        (2, 2, ("--repetitions", "6")),
+        (20, 20, ("--repetitions", "40")),
+    ],
+)
+def test_more_runs_are_twice_as_many_and_enough_for_gemms(ran: int, pairs: int | None, option: tuple[str, str]) -> None:
+    """It is no use to wait again for fewer than five pairs, which no GEMM has a verdict of."""
+    found = comparison()._replace(changes={"wall": change_of([1.0] * ran, [1.0] * ran)}, spent=200.0)
+    assert longer(found, ComparisonPlan([], {}, pairs, 90.0, None)) == option
 
 
 def test_questions_without_an_answer_have_a_reason_and_a_remedy() -> None:

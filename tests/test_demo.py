@@ -51,12 +51,18 @@ def row(problem: dict[str, Any]) -> dict[str, Any]:
             0.3,
             "Other programs disturb this machine too much to tell what is gained: a call is 1.20 times",
         ),
+        (
+            96.3,
+            949.0,
+            0.671,
+            "Other programs disturb this machine too much to tell what is gained: a call is 0.10 times",
+        ),
         (105.0, 100.0, 0.08, "There is no gain on this machine: a call is 1.05 times as fast"),
         (101.0, 100.0, 0.001, "There is no gain on this machine"),
         (80.0, 100.0, 0.01, "The table makes this module slower on this machine: a call is 0.80 times as fast"),
     ],
 )
 def test_verdict(without: float, tuned: float, spread: float, says: str) -> None:
-    """The demo claims a gain only if it is larger than the spread of the times."""
+    """The demo claims a gain or a loss only if times spread little, and it is larger than their spread."""
     reports = [demo_module.Report(1.0, us, spread, 0, 0.0, 0.0, {}) for us in (without, tuned)]
     assert demo.verdict(*reports).startswith(says)

@@ -134,7 +134,7 @@ def verdict(without: Report, tuned: Report) -> str:
     """What the table gains in default mode, in a sentence; a gain within the spread of the times is none."""
     gain, spread = without.run_us / tuned.run_us, max(without.spread, tuned.spread)
     figures = f"{gain:.2f} times as fast with the table, and half of the times differ by up to {spread:.1%}"
-    if spread > LARGE_SPREAD and abs(gain - 1) <= spread:
+    if spread > LARGE_SPREAD:
         return f"Other programs disturb this machine too much to tell what is gained: a call is {figures}."
     if abs(gain - 1) <= max(spread, SMALL_GAIN):
         return f"There is no gain on this machine: a call is {figures}."

@@ -209,6 +209,7 @@ def compare_command(
         ComparisonPlan,
         as_json,
         compare,
+        longer,
         losers,
         not_answered,
         summary,
@@ -219,8 +220,9 @@ def compare_command(
     require_kind(figures, COMPARISON)
     for path in (output, figures):
         require_writable(path)
+    plan = ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after)
     try:
-        found = compare(ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after), _tell)
+        found = compare(plan, _tell)
     except ComparisonEnded as ended:
         return ended.code
     write_atomically(output, as_page(found).encode())
@@ -233,10 +235,9 @@ def compare_command(
         _tell("`compare --apply` does this at its end")
     _tell(*not_answered(found))
     if found.spent:
-        longer = ("--repetitions", 2 * repetitions) if repetitions else ("--budget", f"{120 * budget:.0f}s")
         own = [word for table in tables for word in ("--table", table)]
-        again = as_command("compare", *own, *longer, "--", *command)
-        _tell(f"some times are open; twice the runs may tell: {ctx.find_root().info_name} {again}")
+        again = as_command("compare", *own, *longer(found, plan), "--", *command)
+        _tell(f"some times are open; more runs may tell: {ctx.find_root().info_name} {again}")
     _tell(f"page: {output}, figures: {figures}")
     return None
 

@@ -311,7 +311,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     multiple=True,
     help="What to answer, as explain writes it: 'triton_mm 128x128x64 g8 s4 w8'. Several times: best first.",
 )
-@click.option("--note", help="Why. Rows with a note survive rebuilds.")
+@click.option("--note", help="Why; needed. Rows with a note survive rebuilds.")
 @click.option(
     "--rows",
     "rows_file",

@@ -72,7 +72,10 @@ def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
         said = f"is of {', '.join(map(repr, names))}" if names else "does not say what it was measured on"
         alike = [gpu for name in names for gpu in gpus_of(name.partition(":")[0])]
         said += f", such as {', '.join(alike)}" if alike else ""
-        raise ExchangeError(f"{path}: {said}: give --hardware, as a GPU's or table's name or 'NVIDIA H200,sm_90,132'")
+        new = f"{f'{names[0]},ARCH,SMS'!r}, such as " if len(names) == 1 and not alike else ""
+        raise ExchangeError(
+            f"{path}: {said}: give --hardware, as a GPU's or table's name or {new}'NVIDIA H200,sm_90,132'"
+        )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import time
@@ -70,7 +71,7 @@ class Comparison(NamedTuple):
     """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
     ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain. ``spent`` is
-    whether the budget ended it before everything was told.
+    the number of seconds after which the budget ended it before everything was told, and 0 if everything was.
     """
 
     command: Sequence[str]
@@ -79,7 +80,7 @@ class Comparison(NamedTuple):
     changes: Mapping[str, Speedup]
     on_gpu: bool
     gemms: Sequence[GemmChange]
-    spent: bool = False
+    spent: float = 0.0
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -301,7 +302,8 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
             tell(f"after {counted(pairs, 'pair')} some times are open: it goes on")
     settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
     on_gpu = any(each.on_gpu for each in graphs[WITH])
-    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, not is_told)
+    spent = 0.0 if is_told else time.monotonic() - start
+    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, spent)
 
 
 def expected(run_s: float, plan: ComparisonPlan) -> str:
@@ -321,6 +323,14 @@ def expected(run_s: float, plan: ComparisonPlan) -> str:
         times = " to ".join(dict.fromkeys((_long(first), _long(budget))))
         take = f"it will take {times} (--budget), until it can tell"
     return f"a run takes {spread_text([run_s])}: {take}"
+
+
+def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
+    """Return the option for twice the pairs of runs, or for the first look, before which no GEMM has a verdict."""
+    pairs = max((len(each.without) for each in found.changes.values()), default=_LEAST_PAIRS)
+    times = max(2, math.ceil(_FIRST_LOOK / pairs))
+    seconds = times * max(plan.budget_s, found.spent)  # two pairs run whatever the budget is
+    return ("--repetitions", f"{times * plan.pairs}") if plan.pairs else ("--budget", f"{seconds:.0f}s")
 
 
 def _long(seconds: float) -> str:
