@@ -229,6 +229,11 @@ def least_itemsize(op: str | None, dtype: str | None) -> int:
     return min(ITEMSIZES.get(each, 1) for op in ops for each in ((dtype,) if dtype else DOMAINS[op].dtypes))
 
 
+def rounded_up(size: int) -> int:
+    """Return the least power of two that is not below the size."""
+    return 1 << (size - 1).bit_length()
+
+
 def letters(layout: str) -> tuple[str, str]:
     """Return the letters of A and B in a layout."""
     return layout[0], layout[1]

@@ -25,6 +25,7 @@ from modelbench.corpus import KEPT_AWAY
 
 from diode_lut.build.generated import rows_of_kernels
 from diode_lut.hardware import Hardware
+from diode_lut.model.generated import fit_kernels
 from diode_lut.problem import Problem
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
@@ -234,21 +235,27 @@ def timings(data: Data) -> dict[int, tuple[Problem, dict[Config, float]]]:
     return found
 
 
-def rows(data: Data, otherwise: Picks) -> Picks:
-    """The configs of the rows that ``build`` makes, in the form of the kernel: the others were seldom measured."""
+def answered(data: Data, otherwise: Picks) -> tuple[Picks, Picks, Picks]:
+    """The configs of the rows that ``build`` makes, of the regressions of ``distill``, and of rows, then regressions.
+
+    They are in the form of the kernel: the others were seldom measured.
+    """
     measured = timings(data)
-    picks = np.broadcast_to(otherwise, data.held.shape).copy()
+    by_rows, regressed, both = (np.broadcast_to(otherwise, data.held.shape).copy() for _ in range(3))
     for fold in range(FOLDS + 1):
-        index = Index(
-            rows_of_kernels([each for number, each in measured.items() if not data.held[fold, number]], HARDWARE)
-        )
+        known = [each for number, each in measured.items() if not data.held[fold, number]]
+        index, kernels = Index(rows_of_kernels(known, HARDWARE)), fit_kernels(known, HARDWARE)
         for number in np.flatnonzero(data.held[fold]).tolist():
             asked = problem_of(data.kernels[number])
-            row = index.find(asked) if asked is not None else None
-            names = configs_of(data.kernels[number]) if row is not None else []
-            found = [names.index(config) for config in row.configs if config in names] if row is not None else []
-            picks[fold, number] = found[0] if found else picks[fold, number]
-    return picks
+            if asked is None:
+                continue
+            row, names = index.find(asked), configs_of(data.kernels[number])
+            of_row = [names.index(config) for config in row.configs if config in names] if row is not None else []
+            expected = [names.index(config) for config in kernels.ranked(asked) if config in names]
+            by_rows[fold, number] = (*of_row, by_rows[fold, number])[0]
+            regressed[fold, number] = (*expected, regressed[fold, number])[0]
+            both[fold, number] = (*of_row, *(() if row is not None else expected), both[fold, number])[0]
+    return by_rows, regressed, both
 
 
 def nearest(data: Data, count: int) -> Picks:
@@ -343,7 +350,8 @@ def main() -> None:
     show(data, "Inductor's, benchmarked warm", own)
     show(data, "all configs, benchmarked warm", np.array([np.argmin(record["warm"]) for record in data.kernels]))
     show(data, "rules", by_rules(data, own))
-    show(data, "rows", rows(data, own))
+    for name, picks in zip(("rows", "regressions", "rows, then regressions"), answered(data, own), strict=True):
+        show(data, name, picks)
     show(data, "nearest kernel", nearest(data, 1))
     show(data, "nearest six kernels", nearest(data, 6))
     show(data, "model", model(data))

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diode_lut.hardware import Hardware
-from diode_lut.model.generated import Expected, Times
+from diode_lut.model.generated import KernelModel, Times, fit_kernels
 from diode_lut.problem import MAX_SIZE, OP_SIZES, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
@@ -101,7 +101,7 @@ def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
     by_kind: defaultdict[tuple[object, ...], list[tuple[Problem, Mapping[Config, float]]]] = defaultdict(list)
     for problem, times in sorted(measured, key=lambda each: (each[0], sorted(each[1].items()))):
         by_kind[problem.kind].append((problem, times))
-    expected = Expected(measured, hardware)
+    expected = fit_kernels(measured, hardware)
     rows: list[Entry] = []
     for of_kind in by_kind.values():
         rows += kernel_rows([problem for problem, _ in of_kind], [times for _, times in of_kind], expected)
@@ -109,7 +109,7 @@ def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
 
 
 def kernel_rows(
-    problems: Sequence[Problem], times: Sequence[Mapping[Config, float]], expected: Expected | None = None
+    problems: Sequence[Problem], times: Sequence[Mapping[Config, float]], expected: KernelModel | None = None
 ) -> list[Entry]:
     """Return the rows for the problems of one op and variant. ``times`` has each config's time on each problem.
 
@@ -148,7 +148,7 @@ def kernel_rows(
     return rows
 
 
-def _other_form(row: Entry, problems: Sequence[Problem], expected: Expected | None) -> tuple[Candidate, ...]:
+def _other_form(row: Entry, problems: Sequence[Problem], expected: KernelModel | None) -> tuple[Candidate, ...]:
     """Return the config that is expected to lose least on all problems in the form that no config of the row has."""
     losses = [expected.losses(problem) for problem in problems] if expected is not None else [{}]
     known = {config.template for config in row.configs}

@@ -295,6 +295,7 @@ class ModelSource(Source):
         self.model = model
         trained = model.hardware
         self._trained_for = "" if trained.same_device(hardware) else f", trained for {trained}"
+        self._kernels = None if self._trained_for else model.kernels
 
     @property
     def digest(self) -> str:
@@ -310,7 +311,13 @@ class ModelSource(Source):
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """Return the ranking, no configs below the threshold, or aten alone if hardly more is expected."""
+        """Return the ranking, no configs below the threshold, or aten alone if hardly more is expected.
+
+        A generated kernel gets the ranking whatever the threshold, because Inductor would choose by one benchmark.
+        """
+        if problem.op in GENERATED:
+            configs = () if self._kernels is None else self._kernels.ranked(problem)
+            return Answer(configs) if configs else None
         ranking = self.model.rank(problem, self.hardware, padding=padding)
         if ranking is None:
             return None
@@ -325,6 +332,8 @@ class ModelSource(Source):
 
     def no_match(self, problem: Problem) -> str:
         """Return the fields or sizes of the problem outside of the model's training."""
+        if problem.op in GENERATED:
+            return f"too few kernels like {problem.op} {problem.variant} were measured for it, or none for this device"
         return unknown(self.model.kinds, problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
@@ -338,7 +347,8 @@ class ModelSource(Source):
 
     def answers(self, answer: Answer) -> str:
         """Return the file and the confidence."""
-        assert answer.ranking is not None
+        if answer.ranking is None:
+            return f"{self.name()} answers, with the config of the least expected time"
         comma = "," if self._trained_for else ""
         changed = answer.configs[0] != answer.ranking.configs[0]
         instead = f"; the expected gain is less than {EXPECTED_GAIN:.0%}, so {ATEN} is taken" if changed else ""
@@ -346,7 +356,8 @@ class ModelSource(Source):
 
     def details(self, answer: Answer) -> list[str]:
         """Return the best configs of the ranking with their expected gains, and the confidence."""
-        assert answer.ranking is not None
+        if answer.ranking is None:
+            return super().details(answer)[:_RANKED]
         best = islice(zip(answer.ranking.configs, answer.ranking.times, strict=True), _RANKED)
         lines = [f"    {config} ({1 / time:.3f} times as fast as aten, expected)" for config, time in best]
         return [*lines, f"    the first is within 5 % of the best with confidence {answer.ranking.confidence:.3f}"]

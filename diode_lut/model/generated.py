@@ -1,31 +1,36 @@
-"""Expected times of generated kernels: a regression of their sizes and blocks, for sizes that were not measured.
+"""The part of a model for generated kernels: regressions of what a config costs, for sizes without a row.
 
-Without a row Inductor benchmarks its configs at the first launch of a kernel, which may take several times as long as
-the best. The regression tells configs apart by what their blocks make of a kernel: elements and loops of a program, the
-programs in a grid, what is computed in vain. It is fitted for each form of kernel and way of reading by itself.
+Without an answer, Inductor benchmarks its configs at the first launch of a kernel, and takes one that may need several
+times as long as the best. The regressions tell configs apart by what their blocks make of a kernel: elements and steps
+of a program, programs in the grid, and elements that are computed in vain. There is one for each template and way of
+reading, and one for each way of reading that compares the two forms of a reduction.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from diode_lut.errors import ProblemError
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.problem import VARIANTS, Problem
+from diode_lut.problem import VARIANTS, Problem, rounded_up
 from diode_lut.templates.config import DEFAULT, Config
-from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE, rounded_up
 
-Floats = npt.NDArray[np.float64]
+Doubles = npt.NDArray[np.float64]
+
+FEATURES = 1
+"""Version of the features. The regressions in a file have to be for this version."""
 
 MAX_LOSS = 1.0
 """Larger losses count as this: such a config is out of the question, by however much."""
 
 LEAST_PROBLEMS = 30
-"""Minimum number of problems of a regression."""
+"""Minimum number of kernels that a regression is fitted to."""
 
 _L2_WEIGHT = 1.0
 """Weight of the squared coefficients in the sum of squared errors."""
@@ -34,128 +39,191 @@ _OF_GOOD_CONFIGS = 2.0
 """How much more the errors of good configs count: by the power of e for each unit of loss."""
 
 _RESIDENT_WARPS = 64
-"""Warps of an SM of recent NVIDIA GPUs that run at the same time."""
+"""Warps that an SM of recent NVIDIA GPUs runs at the same time."""
 
-FORMS = {"pointwise": (POINTWISE.name,), "reduction": (LOOPED_REDUCTION.name, PERSISTENT_REDUCTION.name)}
-"""The templates of each op."""
+_DIGITS = 5
+"""Digits after the point of rounded losses, and significant digits of a regression's numbers."""
 
-LOOPED, PERSISTENT = LOOPED_REDUCTION.name, PERSISTENT_REDUCTION.name
+_REMEMBERED = 1024
+"""Number of remembered answers."""
 
 Times = Sequence[tuple[Problem, Mapping[Config, float]]]
-"""Problems, each with the times of configs."""
+"""Kernels, each with the times of configs."""
 
 
-class _Fit(NamedTuple):
-    """A regression: least, greatest, mean and deviation of each feature, and a coefficient for each term."""
+class Regression(NamedTuple):
+    """A ridge regression of losses, the logarithms of a time over another.
 
-    least: Floats
-    most: Floats
-    mean: Floats
-    deviation: Floats
-    coefficients: Floats
+    ``spans`` has the least, greatest, mean and deviation of each feature, ``coefficients`` a number for each term, and
+    ``tried`` the configs that were measured, by r rounded up to a power of two. ``template`` is empty, and nothing
+    ``tried``, in a regression of a looped reduction's loss to one that keeps all of r.
+    """
 
-    def losses(self, features: Floats) -> Floats:
-        """Return the expected logarithm of time over the best time, for each row. It is only good to compare rows."""
-        found: Floats = _terms((features.clip(self.least, self.most) - self.mean) / self.deviation) @ self.coefficients
-        return found
+    template: str
+    reading: str
+    spans: Doubles
+    coefficients: Doubles
+    tried: Mapping[int, tuple[Config, ...]]
+
+    def losses(self, features: Doubles) -> list[float]:
+        """Return the expected loss for each row of features."""
+        least, most, mean, deviation = self.spans
+        terms = _terms((features.clip(least, most) - mean) / deviation)
+        return [round(loss, _DIGITS) for loss in (terms @ self.coefficients).tolist()]
 
 
-class Expected:
-    """What is expected of configs by what was measured."""
+class KernelModel:
+    """Ranks configs for generated kernels. It is read-only."""
 
-    def __init__(self, measured: Times, hardware: Hardware) -> None:
-        self._sm_count, self._arch = hardware.sm_count, architecture(hardware.arch)
-        rows: defaultdict[tuple[str, str], list[tuple[Floats, Floats]]] = defaultdict(list)
-        self._tried: defaultdict[tuple[str, str], defaultdict[int, set[Config]]]
-        self._tried = defaultdict(lambda: defaultdict(set))
-        both: defaultdict[str, list[tuple[Floats, Floats]]] = defaultdict(list)
-        for problem, times in measured:
-            bests: dict[str, float] = {}
-            for template in {config.template for config in times} - {DEFAULT.template}:
-                group, own = (template, _reading(problem)), [each for each in times if each.template == template]
-                taken = np.array([times[config] for config in own])
-                rows[group].append((self._features(problem, own), np.log(taken / taken.min()).clip(max=MAX_LOSS)))
-                self._tried[group][rounded_up(problem.r)].update(own)
-                bests[template] = taken.min()
-            if bests.keys() == {LOOPED, PERSISTENT}:
-                gain = np.log(bests[LOOPED] / bests[PERSISTENT])
-                both[_reading(problem)].append((_of_problem(problem)[None], np.array([gain])))
-        self._fits = {group: _fitted(each) for group, each in rows.items() if len(each) >= LEAST_PROBLEMS}
-        self._forms = {reading: _fitted(each) for reading, each in both.items() if len(each) >= LEAST_PROBLEMS}
+    def __init__(self, hardware: Hardware, regressions: Sequence[Regression]) -> None:
+        self.regressions = tuple(regressions)
+        self._sm_count, self._architecture = hardware.sm_count, architecture(hardware.arch)
+        self.ranked = lru_cache(_REMEMBERED)(self._ranked)
+
+    def _ranked(self, problem: Problem) -> tuple[Config, ...]:
+        """Return the configs that were tried for kernels alike, the least expected loss first. None may be.
+
+        Of a reduction, all configs of the form that is expected to be faster come first.
+        """
+        losses, reading = self.losses(problem), reading_of(problem)
+        forms = [each for each in self.regressions if (each.template, each.reading) == ("", reading)]
+        loops = bool(forms) and forms[0].losses(_of_problem(problem)[None])[0] < 0
+        return tuple(sorted(losses, key=lambda config: (_loops(config) != loops, losses[config], config)))
 
     def losses(self, problem: Problem) -> dict[Config, float]:
-        """Return what each config that was tried for problems alike is expected to lose, to the best of its form.
-
-        A loss is the logarithm of a time over another. There are none if too little was measured.
-        """
+        """Return the expected loss of each config that was tried for kernels alike, to the best of its template."""
         found: dict[Config, float] = {}
-        for (template, reading), fit in self._fits.items():
-            if template in FORMS[problem.op] and reading == _reading(problem):
-                tried = self._tried[template, reading]
-                r = rounded_up(problem.r).bit_length()
-                nearest = min(tried, key=lambda each: (abs(each.bit_length() - r), each))
+        r = rounded_up(problem.r).bit_length()
+        for each in self.regressions:
+            if each.reading == reading_of(problem) and each.template:
+                nearest = min(each.tried, key=lambda tried: (abs(tried.bit_length() - r), tried))
                 configs = [
-                    each for each in sorted(tried[nearest]) if each.kernel.suits(each.params, problem, self._arch)
+                    config
+                    for config in each.tried[nearest]
+                    if problem.op in config.kernel.ops
+                    and config.kernel.suits(config.params, problem, self._architecture)
                 ]
                 if configs:
-                    losses = fit.losses(self._features(problem, configs))
-                    found |= zip(configs, (losses - losses.min()).tolist(), strict=True)
+                    losses = each.losses(features_of(problem, configs, self._sm_count))
+                    found |= {config: loss - min(losses) for config, loss in zip(configs, losses, strict=True)}
         return found
 
-    def loops(self, problem: Problem) -> bool:
-        """Return whether a reduction that loops over r is expected to take less time than one that keeps all of it."""
-        fit = self._forms.get(_reading(problem))
-        return fit is not None and float(fit.losses(_of_problem(problem)[None])[0]) < 0
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that ``from_json`` takes."""
+        configs = sorted({config for part in self.regressions for tried in part.tried.values() for config in tried})
+        numbers = {config: number for number, config in enumerate(configs)}
+        regressions = [
+            {
+                "template": part.template,
+                "reading": part.reading,
+                "spans": part.spans.tolist(),
+                "coefficients": part.coefficients.tolist(),
+                "tried": {str(r): [numbers[config] for config in tried] for r, tried in part.tried.items()},
+            }
+            for part in self.regressions
+        ]
+        return {"features": FEATURES, "configs": [each.to_json() for each in configs], "regressions": regressions}
 
-    def _features(self, problem: Problem, configs: Sequence[Config]) -> Floats:
-        """Return the features of a problem with each config, a row each. Sizes and counts are logarithms to base 2."""
-        values = [config.kernel.values(config.params) for config in configs]
-        r, whole = problem.r, rounded_up(problem.r)
-        x, y, step, warps = np.array(
-            [
-                (each["block_x"], each.get("block_y") or 1, each.get("block_r", whole), each["num_warps"])
-                for each in values
-            ],
-            np.float64,
-        ).T
-        columns, loops = np.ceil(problem.x / x), np.ceil(r / step)
-        resident = np.log2(columns * np.ceil(problem.y / y) * warps / (_RESIDENT_WARPS * self._sm_count))
-        of_thread, in_vain = np.log2(x * y * step / warps / 32), np.log2((columns * x / problem.x, loops * step / r))
-        blocks = np.log2((x, y, step, warps, x * y * step, np.minimum(x, y)))
-        bends = np.maximum((resident, resident + 3, of_thread - 2, of_thread - 4, np.log2(loops) - 0.5), 0)
-        stages = [float(each["num_stages"] > 1) for each in values]
-        of_config = np.stack([*blocks, of_thread, resident, np.log2(loops), *bends, *in_vain, stages], 1)
-        return np.concatenate([of_config, np.tile(_of_problem(problem), (len(configs), 1))], 1)
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], hardware: Hardware) -> KernelModel:
+        """Return the model of ``to_json``. Anything else raises ProblemError, KeyError, TypeError or ValueError."""
+        if fields["features"] != FEATURES:
+            raise ProblemError("kernels: other features; distill the model again with this diode_lut")
+        configs = [Config.from_json(each) for each in fields["configs"]]
+        regressions = []
+        for each in fields["regressions"]:
+            spans, coefficients = (np.array(each[name], np.float64) for name in ("spans", "coefficients"))
+            count = spans.shape[-1]
+            if spans.shape != (4, count) or coefficients.shape != (1 + count + count * (count + 1) // 2,):
+                raise ProblemError("kernels: not four numbers for each feature, and a coefficient for each term")
+            if not (np.isfinite(spans).all() and np.isfinite(coefficients).all() and (spans[3] > 0).all()):
+                raise ProblemError("kernels: NaN, an infinite number, or a deviation that is not positive")
+            tried = {int(r): tuple(configs[number] for number in numbers) for r, numbers in each["tried"].items()}
+            regressions.append(Regression(str(each["template"]), str(each["reading"]), spans, coefficients, tried))
+        return cls(hardware, regressions)
 
 
-def _of_problem(problem: Problem) -> Floats:
+def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
+    """Fit the regressions to the times of kernels, each of which counts alike. There may be too few for any."""
+    losses: defaultdict[tuple[str, str], list[tuple[Doubles, Doubles]]] = defaultdict(list)
+    tried: defaultdict[tuple[str, str], defaultdict[int, set[Config]]] = defaultdict(lambda: defaultdict(set))
+    for problem, times in measured:
+        reading, bests = reading_of(problem), dict[bool, float]()
+        for template in {config.template for config in times} - {DEFAULT.template}:
+            configs = [config for config in times if config.template == template]
+            taken = np.array([times[config] for config in configs])
+            features = features_of(problem, configs, hardware.sm_count)
+            losses[template, reading].append((features, np.log(taken / taken.min()).clip(max=MAX_LOSS)))
+            tried[template, reading][rounded_up(problem.r)].update(configs)
+            bests[_loops(configs[0])] = float(taken.min())
+        if len(bests) > 1:
+            losses["", reading].append((_of_problem(problem)[None], np.log([bests[True] / bests[False]])))
+    regressions = []
+    for (template, reading), each in sorted(losses.items(), key=lambda pair: pair[0]):
+        if len(each) >= LEAST_PROBLEMS:
+            sets = {r: tuple(sorted(configs)) for r, configs in sorted(tried[template, reading].items())}
+            regressions.append(Regression(template, reading, *_fitted(each), sets))
+    return KernelModel(hardware, regressions)
+
+
+def features_of(problem: Problem, configs: Sequence[Config], sm_count: int) -> Doubles:
+    """Return the features of a kernel with each config, a row each. Sizes and counts are logarithms to base 2."""
+    values = [config.kernel.values(config.params) for config in configs]
+    whole = rounded_up(problem.r)
+    blocks = [
+        (each["block_x"], each.get("block_y") or 1, each.get("block_r", whole), each["num_warps"]) for each in values
+    ]
+    x, y, step, warps = np.array(blocks, np.float64).T
+    columns, steps = np.ceil(problem.x / x), np.ceil(problem.r / step)
+    resident = np.log2(columns * np.ceil(problem.y / y) * warps / (_RESIDENT_WARPS * sm_count))
+    of_thread = np.log2(x * y * step / warps / 32)
+    sizes = np.log2((x, y, step, warps, x * y * step, np.minimum(x, y)))
+    bends = np.maximum((resident, resident + 3, of_thread - 2, of_thread - 4, np.log2(steps) - 0.5), 0)
+    in_vain = np.log2((columns * x / problem.x, steps * step / problem.r))
+    stages = [float(each["num_stages"] > 1) for each in values]
+    of_configs = np.stack([*sizes, of_thread, resident, np.log2(steps), *bends, *in_vain, stages], 1)
+    return np.concatenate([of_configs, np.tile(_of_problem(problem), (len(configs), 1))], 1)
+
+
+def _of_problem(problem: Problem) -> Doubles:
     sizes = np.log2((problem.x, problem.y, problem.r, problem.loads, rounded_up(problem.r) / problem.r))
     return np.array([*sizes, *(problem.variant == each for each in VARIANTS[problem.op])], np.float64)
 
 
-def _reading(problem: Problem) -> str:
-    """Return what the variants have in common for which the same configs were tried."""
-    kind = problem.variant.partition("-")[0]
-    return kind if kind in ("flat", "tiled", "inner") else "outer"
+def reading_of(problem: Problem) -> str:
+    """Return the group of a kernel's variant: the same configs were tried for all variants of a group."""
+    group = problem.variant.partition("-")[0]
+    return group if group in ("flat", "tiled", "inner") else "outer"
 
 
-def _terms(features: Floats) -> Floats:
+def _loops(config: Config) -> bool:
+    """Return whether a reduction with the config loops over r."""
+    return "block_r" in config.tunables
+
+
+def _terms(features: Doubles) -> Doubles:
     """Return 1, the features, and the products of two."""
     first, second = np.triu_indices(features.shape[1])
     ones = np.ones((len(features), 1))
     return np.concatenate([ones, features, features[:, first] * features[:, second]], 1)
 
 
-def _fitted(problems: Sequence[tuple[Floats, Floats]]) -> _Fit:
-    """Fit a ridge regression. Each problem has the features and the loss of each config, and all count alike."""
-    features = np.concatenate([each for each, _ in problems])
-    losses = np.concatenate([each for _, each in problems])
-    shares = np.concatenate([np.full(len(each), 1 / len(each)) for _, each in problems])
-    mean, deviation = features.mean(0), features.std(0)
-    deviation[deviation < 1e-9] = np.inf
-    terms = _terms((features - mean) / deviation)
+def _fitted(kernels: Sequence[tuple[Doubles, Doubles]]) -> tuple[Doubles, Doubles]:
+    """Fit a regression to the features and losses of kernels, and return the spans and the coefficients."""
+    features = np.concatenate([each for each, _ in kernels])
+    losses = np.concatenate([each for _, each in kernels])
+    shares = np.concatenate([np.full(len(each), 1 / len(each)) for _, each in kernels])
+    deviation = features.std(0)
+    deviation[deviation < 1e-9] = 1e9  # a feature that is always the same has no part
+    spans = _rounded(np.stack([features.min(0), features.max(0), features.mean(0), deviation]))
+    terms = _terms((features - spans[2]) / spans[3])
     weights = (shares * np.exp(-_OF_GOOD_CONFIGS * np.abs(losses)))[:, None]
     penalty = _L2_WEIGHT * np.eye(terms.shape[1])
     penalty[0, 0] = 0
     coefficients = np.linalg.solve(terms.T @ (terms * weights) + penalty, terms.T @ (losses * weights[:, 0]))
-    return _Fit(features.min(0), features.max(0), mean, deviation, coefficients)
+    return spans, _rounded(coefficients)
+
+
+def _rounded(numbers: Doubles) -> Doubles:
+    """Return numbers with as many significant digits on any machine."""
+    return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers.ravel()]).reshape(numbers.shape)

@@ -39,6 +39,7 @@ from diode_lut.model.features import (
     problem_features,
     vectors,
 )
+from diode_lut.model.generated import KernelModel
 from diode_lut.problem import BATCHED, NO_EPILOGUE, Problem, letters
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, copied_bytes, needed_pad, pad_multiple, padded
 
@@ -294,8 +295,9 @@ class Model:
 
     ``candidates`` are its choices. ``kinds`` are the problems of its training. ``calibration`` maps doubts to
     confidence, ``fused_calibration`` doubts about problems with an epilogue. ``split`` tells training and test problems
-    apart. ``padding`` estimates the cost and gain of padding. Without it, nothing is padded. ``path`` is the weights
-    file and ``digest`` the SHA-256 of its bytes in hexadecimal. A model in memory has neither.
+    apart. ``padding`` estimates the cost and gain of padding. Without it, nothing is padded. ``kernels`` ranks configs
+    for generated kernels on the model's own device. ``path`` is the weights file and ``digest`` the SHA-256 of its
+    bytes in hexadecimal. A model in memory has neither.
     """
 
     def __init__(
@@ -312,13 +314,14 @@ class Model:
         digest: str = "",
         fused_calibration: Calibration = NEVER,
         padding: PaddingModel | None = None,
+        kernels: KernelModel | None = None,
     ) -> None:
         self.hardware = hardware
         self.weights = weights
         self.candidates = tuple(candidates)
         self.kinds = tuple(kinds)
         self.calibration, self.fused_calibration = calibration, fused_calibration
-        self.split, self.padding = split, padding
+        self.split, self.padding, self.kernels = split, padding, kernels
         self.provenance = provenance or {}
         self.path, self.digest = path, digest
         self._kinds = {kind.key: kind for kind in self.kinds}

@@ -18,6 +18,7 @@ from diode_lut.files import read_finished, write_atomically
 from diode_lut.hardware import Hardware, architecture
 from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Kind, Split, metadata_of, read_bytes
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
+from diode_lut.model.generated import KernelModel
 from diode_lut.model.ranking import (
     MAX_NEURONS,
     MAX_WEIGHT,
@@ -52,6 +53,7 @@ def write_model(model: Model, path: Path) -> None:
         "padding": None if model.padding is None else model.padding.to_json(),
         "split": model.split.to_json(),
         "provenance": dict(model.provenance),
+        **({} if model.kernels is None else {"kernels": model.kernels.to_json()}),
     }
     tensors = {name: np.ascontiguousarray(tensor) for name, tensor in model.weights._asdict().items()}
     data = save(tensors, {KEY: orjson.dumps(metadata).decode()})
@@ -111,6 +113,7 @@ def _decoded(data: bytes, path: Path) -> Model:
             digest=hashlib.sha256(data).hexdigest(),
             fused_calibration=_calibration(metadata["fused_calibration"]),
             padding=_padding(metadata["padding"]) if metadata["padding"] else None,
+            kernels=KernelModel.from_json(metadata["kernels"], device) if "kernels" in metadata else None,
         )
     except ProblemError as error:
         raise ModelError(f"{path}: metadata: {error}") from error

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diode_lut.hardware import Architecture
-from diode_lut.problem import Problem
+from diode_lut.problem import Problem, rounded_up
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
 _BLOCKS = tuple(1 << power for power in range(17))
@@ -51,11 +51,6 @@ _WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16, 32), "Warps", "Groups of 
 _STAGES = Parameter(
     "num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline. Left out, 1.", default=1, option=True
 )
-
-
-def rounded_up(size: int) -> int:
-    """Return the least power of two that is not below the size."""
-    return 1 << (size - 1).bit_length()
 
 
 @dataclass(frozen=True)
