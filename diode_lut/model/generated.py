@@ -51,7 +51,7 @@ Times = Sequence[tuple[Problem, Mapping[Config, float]]]
 """Kernels, each with the times of configs."""
 
 
-class Regression(NamedTuple):
+class KernelRegression(NamedTuple):
     """A ridge regression of losses, the logarithms of a time over another.
 
     ``spans`` has the least, greatest, mean and deviation of each feature, ``coefficients`` a number for each term, and
@@ -75,7 +75,7 @@ class Regression(NamedTuple):
 class KernelModel:
     """Ranks configs for generated kernels. It is read-only."""
 
-    def __init__(self, hardware: Hardware, regressions: Sequence[Regression]) -> None:
+    def __init__(self, hardware: Hardware, regressions: Sequence[KernelRegression]) -> None:
         self.regressions = tuple(regressions)
         self._sm_count, self._architecture = hardware.sm_count, architecture(hardware.arch)
         self.ranked = lru_cache(_REMEMBERED)(self._ranked)
@@ -139,7 +139,9 @@ class KernelModel:
             if not (np.isfinite(spans).all() and np.isfinite(coefficients).all() and (spans[3] > 0).all()):
                 raise ProblemError("kernels: NaN, an infinite number, or a deviation that is not positive")
             tried = {int(r): tuple(configs[number] for number in numbers) for r, numbers in each["tried"].items()}
-            regressions.append(Regression(str(each["template"]), str(each["reading"]), spans, coefficients, tried))
+            regressions.append(
+                KernelRegression(str(each["template"]), str(each["reading"]), spans, coefficients, tried)
+            )
         return cls(hardware, regressions)
 
 
@@ -162,7 +164,7 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
     for (template, reading), each in sorted(losses.items(), key=lambda pair: pair[0]):
         if len(each) >= LEAST_PROBLEMS:
             sets = {r: tuple(sorted(configs)) for r, configs in sorted(tried[template, reading].items())}
-            regressions.append(Regression(template, reading, *_fitted(each), sets))
+            regressions.append(KernelRegression(template, reading, *_fitted(each), sets))
     return KernelModel(hardware, regressions)
 
 
