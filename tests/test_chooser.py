@@ -196,7 +196,9 @@ def test_explain_shows_who_comes_next(table_file: Write) -> None:
 
 def test_receipt_names_the_chooser() -> None:
     """The receipt lists choosers among the sources, by name, and counts their answers in their tier."""
-    decision = decide(selector(Chooser(lambda *_: FAST, "a rule of mine", "1")), MM).decision
+    sources = selector(Chooser(lambda *_: FAST, "a rule of mine", "1"))
+    decision = decide(sources, MM).decision
+    recorder.sources_seen(sources)
     recorder.decided(decision, 0.0)
     recorder.served(decision, (FAST,))
     device = recorder.own_receipt().devices[H200]

@@ -242,7 +242,7 @@ def test_threshold_is_a_setting(shipped_model: Path) -> None:
 
 def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A user's model for other hardware causes no warning."""
-    warn_of_useless([str(shipped_model)], [A100])
+    warn_of_useless((str(shipped_model),), (A100,))
     assert caplog.messages == []
 
 
