@@ -8,18 +8,25 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut import probe
-from diode_lut.decide.catalog import TableFile, find_path, find_tables, open_file
+from diode_lut.decide.catalog import (
+    TableFile,
+    find_path,
+    find_tables,
+    hardware_called,
+    open_file,
+    sources_for,
+    sources_with,
+)
 from diode_lut.decide.choosers import LIMIT_S, Chooser, ChooserFunction, Registration, register, registered
 from diode_lut.decide.decide import NOT_AS_TIMED, Axis, Piece, Sources, decide
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Source, Threshold
 from diode_lut.errors import ProblemError, SettingError, as_lines
-from diode_lut.hardware import Hardware
+from diode_lut.hardware import Hardware, hardware_of
 from diode_lut.log import warn_once
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.receipts import recorder
 from diode_lut.receipts.recorder import Counts
 from diode_lut.settings import MODEL, Settings, config
-from diode_lut.snapshot import hardware_called, hardware_of, sources_for, sources_with
 from diode_lut.table import Entry
 from diode_lut.table.format import winner_text
 from diode_lut.templates.config import ATEN, Config, baseline

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.errors import BROKEN_IMPORT, HardwareError, ProblemError, install_command, printable
 from diode_lut.problem import ITEMSIZES, Problem
+from diode_lut.process import in_forked_children
 
 if TYPE_CHECKING:
     import torch
@@ -153,6 +154,34 @@ def detect_hardware(device: str | torch.device | None = None) -> Hardware:
         capability = slug(torch.backends.cpu.get_cpu_capability())
         return Hardware(_cpu_name(), f"{_CPU}{capability}", torch.get_num_threads())
     raise HardwareError(f"{device}: tables know no {found.type} devices (allowed: cuda, cpu)")
+
+
+_cpu: Hardware | None = None
+"""The CPU as it was when it was last asked about."""
+_is_parents = False
+"""Whether the parent process has asked about it."""
+
+
+def hardware_of(device: str | torch.device | None = None) -> Hardware:
+    """Return the hardware of torch's ``device``, by default of torch's present device.
+
+    In a forked process the CPU is the parent's, whatever number of threads the process sets, so it answers like its
+    parent. A worker of a DataLoader has a single thread, and would need tables for that.
+    """
+    global _cpu
+    found = detect_hardware(device)
+    if not found.is_cpu:
+        return found
+    if _cpu is None or not _is_parents:
+        _cpu = found
+    return _cpu
+
+
+@in_forked_children
+def _begin_again() -> None:
+    """Answer for the CPU as the parent, if it has asked."""
+    global _is_parents
+    _is_parents = _cpu is not None
 
 
 def local_devices() -> list[str]:

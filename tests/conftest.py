@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from diode_lut import config, files, snapshot
+from diode_lut import config, files
+from diode_lut.decide import catalog
 from diode_lut.errors import TableError
 from diode_lut.table import read_table, write_table
 from tests.forks import INDUCTOR, Forks, first_compile, forks_after
@@ -57,6 +58,7 @@ NEEDING_TORCH = (
     "test_documents.py",
     "test_not_files.py",
     "test_ranks.py",
+    "test_runtime.py",
 )
 """What ``make test-lowest`` leaves out: its packages do not include torch and a browser."""
 
@@ -122,13 +124,13 @@ def table_file(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty directory that takes the place of the shipped tables, as if the package lay in a checkout next to it."""
-    snapshot.forget_tables()
+    catalog.forget_tables()
     (tmp_path / "schemas").symlink_to(files.schemas_directory())
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "diode_lut")
     directory = tmp_path / "tables"
     directory.mkdir()
     yield directory
-    snapshot.forget_tables()
+    catalog.forget_tables()
 
 
 @pytest.fixture

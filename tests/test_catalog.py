@@ -152,7 +152,7 @@ def test_a_table_for_no_device_here(table_file: Write, caplog: pytest.LogCapture
     a100, mine = table_file("a100.json", ATEN, hardware=A100), table_file("mine.json", ATEN)
     cpu = Hardware("A CPU", "cpu-avx2", 8)
     for _ in range(2):
-        warn_of_useless([str(a100), str(mine)], [cpu, H200])
+        warn_of_useless((str(a100), str(mine)), (cpu, H200))
     useless = f"{a100}: is for NVIDIA A100-SXM4-80GB (sm_80, 108 SMs), so it is of no use on {cpu}, {H200}"
     assert caplog.messages == [f"{useless}: the architecture is sm_90, not sm_80, and it has 132 SMs, not 108"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import diode_lut
+from diode_lut.decide.catalog import sources_for
 from diode_lut.decide.choosers import Chooser
 from diode_lut.decide.decide import Sources, decide
 from diode_lut.errors import SettingError
@@ -19,7 +20,6 @@ from diode_lut.hardware import Hardware
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.receipts import recorder
-from diode_lut.snapshot import Snapshot, sources_for
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.model import small
@@ -196,7 +196,9 @@ def test_explain_shows_who_comes_next(table_file: Write) -> None:
 
 def test_receipt_names_the_chooser() -> None:
     """The receipt lists choosers among the sources, by name, and counts their answers in their tier."""
-    decision = decide(selector(Chooser(lambda *_: FAST, "a rule of mine", "1")), MM).decision
+    sources = selector(Chooser(lambda *_: FAST, "a rule of mine", "1"))
+    decision = decide(sources, MM).decision
+    recorder.sources_seen(sources)
     recorder.decided(decision, 0.0)
     recorder.served(decision, (FAST,))
     device = recorder.own_receipt().devices[H200]
@@ -225,10 +227,11 @@ def test_digest_stands_for_the_chooser() -> None:
 def test_answers_without_an_identity_are_not_kept() -> None:
     """Each compile has keys of its own as long as a chooser without a digest is there, or one that had a fault."""
     pytest.importorskip("torch")
+    from diode_lut.hook.snapshot import InductorSnapshot
 
     def keys() -> int:
         """Of two compiles."""
-        return len({Snapshot().identity for _ in range(2)})
+        return len({InductorSnapshot().identity for _ in range(2)})
 
     with diode_lut.register_chooser(lambda *_: FAST, name="rule", digest="1"):
         assert keys() == 1

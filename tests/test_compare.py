@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from diode_lut.cli.programs import _apply
+from diode_lut.decide.catalog import sources_for
 from diode_lut.errors import as_json as printable_json
 from diode_lut.hardware import Hardware
 from diode_lut.probe import CALL, FIRST_CALL
@@ -47,7 +48,6 @@ from diode_lut.programs.times import (
 )
 from diode_lut.receipts import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
 from diode_lut.settings import config
-from diode_lut.snapshot import sources_for
 from diode_lut.table import read_table
 from tests.commands import run
 from tests.forks import ROOT

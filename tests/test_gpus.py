@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import diode_lut
-from diode_lut.decide.catalog import find_hardware, tiers_for
+from diode_lut.decide.catalog import find_hardware, forget_tables, tiers_for
 from diode_lut.log import warn_once
 from diode_lut.problem import Problem
-from diode_lut.snapshot import forget_tables
 from tests.documents import ROOT
 
 WHOSE = {"its own": ["{gpu}"], "the H100's": ["h100"], "the H200's": ["h200"], "none": []}

@@ -14,14 +14,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import diode_lut
+from diode_lut.decide.catalog import forget_tables
 from diode_lut.errors import HardwareError, SettingError, TableError
 from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.hook.snapshot import InductorSnapshot, skip
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
 from diode_lut.process import code_digest
-from diode_lut.snapshot import Snapshot, forget_tables, skip
 from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks
 from tests.model import small
@@ -33,7 +35,6 @@ CPP = Config("cpp_gemm")
 
 Write = Callable[..., Path]
 
-torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.usefixtures("no_tables")
 
@@ -133,8 +134,8 @@ def test_decide_counts(cpu: Hardware, table_file: Write) -> None:
     mm_only = {"op": "mm", **ROW}
     diode_lut.register_table(str(table_file("cpu.json", mm_only, hardware=cpu._asdict())))
     with diode_lut.profile_predictions() as counts:
-        assert Snapshot().decide(MM, "cpu", padding=False).configs == (ATEN,)
-        assert Snapshot().decide(MM._replace(op="addmm"), "cpu", padding=False).configs == ()
+        assert InductorSnapshot().decide(MM, "cpu", padding=False).configs == (ATEN,)
+        assert InductorSnapshot().decide(MM._replace(op="addmm"), "cpu", padding=False).configs == ()
     assert (counts.total_predictions, counts.hits["user"], counts.fallbacks) == (2, 1, 1)
     assert counts.seconds > 0
 
@@ -152,7 +153,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
     diode_lut.register_table(str(path))
     with diode_lut.profile_predictions() as counts:
         for m in (64, 128):
-            decision = Snapshot().decide(MM._replace(m=m), "cpu", padding=False)
+            decision = InductorSnapshot().decide(MM._replace(m=m), "cpu", padding=False)
             skip(decision, ATEN, "no library")
     assert counts.skipped_configs == 2
     assert caplog.messages == [
@@ -163,7 +164,7 @@ def test_skipped_config_warns_once(cpu: Hardware, table_file: Write, caplog: pyt
 
 def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write) -> None:
     """It changes with a setting and with a table for this machine, and not with a table for another."""
-    plain = Snapshot().identity
+    plain = InductorSnapshot().identity
     other = table_file("h200.json", ROW)
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
     edited = table_file("edited.json", {"op": "mm", **ROW}, hardware=cpu._asdict())
@@ -182,27 +183,27 @@ def test_cache_identity_follows_what_can_answer(cpu: Hardware, table_file: Write
         {"tables": (edited,)},
     ):
         with diode_lut.config.patch(**values):
-            identities.add(Snapshot().identity)
+            identities.add(InductorSnapshot().identity)
     assert len(identities) == 12
     with diode_lut.config.patch(tables=(other,)):
-        assert Snapshot().identity == plain
+        assert InductorSnapshot().identity == plain
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
 def test_cache_identity_follows_the_code(cpu: Hardware) -> None:
     """What code of diode_lut made in an earlier state, of the same version, is not served."""
-    assert code_digest() in Snapshot().identity
+    assert code_digest() in InductorSnapshot().identity
 
 
 def test_cache_identity_follows_the_tiers(cpu: Hardware, table_file: Write) -> None:
     """To switch off a tier that could answer changes it; to switch off one that has nothing to say does not."""
     mine = table_file("cpu.json", ROW, hardware=cpu._asdict())
-    without_tables = Snapshot().identity
+    without_tables = InductorSnapshot().identity
     with diode_lut.config.patch(tables=(mine,)):
-        with_table = Snapshot().identity
+        with_table = InductorSnapshot().identity
         for tiers, identity in (("user", "same_arch"), with_table), (("device", "model"), without_tables):
             with diode_lut.config.patch(tiers=tiers):
-                assert Snapshot().identity == identity
+                assert InductorSnapshot().identity == identity
                 assert diode_lut.select(MM, hardware=cpu).tier == ("user" if "user" in tiers else "abstain")
     assert with_table != without_tables
 
@@ -218,7 +219,7 @@ def test_cache_identity_follows_the_threads_by_which_models_rank(table_file: Wri
             with diode_lut.config.patch(tables=tables):
                 for number in (1, 2):
                     torch.set_num_threads(number)
-                    identities.add(Snapshot().identity)
+                    identities.add(InductorSnapshot().identity)
     finally:
         torch.set_num_threads(threads)
     assert len(identities) == 3
@@ -235,7 +236,7 @@ def test_cache_identity_follows_the_places_of_unlike_gpus(table_file: Write, mon
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(machine))
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: kinds[machine[device.index]])
         with diode_lut.config.patch(tables=(table,)):
-            return Snapshot().identity
+            return InductorSnapshot().identity
 
     assert identity("a") == identity("aa") != identity("b")
     assert len(set(map(identity, ("aab", "abb", "ba", "a")))) == 4
@@ -245,7 +246,7 @@ def test_a_snapshot_stays_as_it_is(cpu: Hardware, table_file: Write) -> None:
     """Neither settings that change nor a table that is replaced reach a snapshot which has been asked before."""
     path = table_file("cpu.json", ROW, hardware=cpu._asdict())
     with diode_lut.config.patch(tables=(path,)):
-        snapshot = Snapshot()
+        snapshot = InductorSnapshot()
         identity, threads = snapshot.identity, torch.get_num_threads()
     table_file("cpu.json", {"configs": [CPP.to_json()]}, hardware=cpu._asdict())
     forget_tables()
@@ -261,7 +262,7 @@ def test_cache_identity_does_not_depend_on_where_the_table_lies(cpu: Hardware, t
     identities = set()
     for name in ("one/cpu.json", "two/other.json"):
         with diode_lut.config.patch(tables=(table_file(name, ROW, hardware=cpu._asdict()),)):
-            identities.add(Snapshot().identity)
+            identities.add(InductorSnapshot().identity)
     assert len(identities) == 1
 
 
@@ -316,7 +317,7 @@ def test_table_for_another_number_of_threads(
     fields = {**cpu._replace(sm_count=cpu.sm_count + 1)._asdict(), "aliases": []}
     with diode_lut.config.patch(tables=(table_file("mine.json", ROW, hardware=fields),)):
         for _ in range(2):
-            Snapshot().decide(MM, "cpu", padding=True)
+            InductorSnapshot().decide(MM, "cpu", padding=True)
     (message,) = caplog.messages
     assert f"PyTorch has {cpu.sm_count} thread" in message
     assert f"the table is for OMP_NUM_THREADS={cpu.sm_count + 1}" in message

@@ -33,7 +33,6 @@ RUNTIME = (
     "decide",
     "receipts",
     "probe",
-    "snapshot",
     "api",
     "hook",
     "startup",

@@ -258,7 +258,7 @@ def bench_decision(path: Path) -> None:
     import torch
 
     from diode_lut.hook.problems import problem_of
-    from diode_lut.snapshot import Snapshot
+    from diode_lut.hook.snapshot import InductorSnapshot
     from tests.fake_cuda import Input, fake_cuda, lower
 
     measured: list[float] = []
@@ -284,7 +284,7 @@ def bench_decision(path: Path) -> None:
         diode_lut.config.patch(tables=(str(path),)),
         mock.patch("diode_lut.hook.handler.problem_of", measure),
     ):
-        snapshot = Snapshot()  # one for all, as in a compile
+        snapshot = InductorSnapshot()  # one for all, as in a compile
         for problem in (hit, hit._replace(m=20_000)):
             shapes = (problem.m, problem.k), (problem.k, problem.n)
             lower(torch.mm, *(Input(shape, torch.float16) for shape in shapes))

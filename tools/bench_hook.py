@@ -24,9 +24,9 @@ from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 
 import diode_lut
 from diode_lut.hook.handler import DiodeChoices
+from diode_lut.hook.snapshot import InductorSnapshot
 from diode_lut.problem import Problem
 from diode_lut.receipts import recorder
-from diode_lut.snapshot import Snapshot
 from diode_lut.templates.config import ATEN
 from tests.fake_cuda import Input, fake_cuda, lower
 
@@ -58,7 +58,9 @@ def main() -> None:
         bench_graph("relu, rows with Triton for other epilogues", (others,), ("user",), None, torch.relu)
         bench_generated("rows answer", (kernels(Path(directory) / "generated.json"),))
         bench_generated("no row", ())
-        show("cache identity, once for each graph", microseconds(lambda _: Snapshot().identity, [0] * 200), "us")
+        show(
+            "cache identity, once for each graph", microseconds(lambda _: InductorSnapshot().identity, [0] * 200), "us"
+        )
 
 
 def row(path: Path, config: dict[str, Any]) -> str:

@@ -22,13 +22,12 @@ import numpy as np
 import zstandard
 
 from diode_lut.dataset import read_dataset
-from diode_lut.decide.catalog import find_hardware
+from diode_lut.decide.catalog import find_hardware, sources_for
 from diode_lut.decide.decide import Axis, Sources, decide
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.measure.problems import random_problems
 from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MAX_SIZE, OP_SIZES, RANKED, Problem
 from diode_lut.settings import Settings
-from diode_lut.snapshot import sources_for
 from diode_lut.table import Entry, read_table
 from diode_lut.table.format import key_text
 

@@ -87,6 +87,12 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         "tables-of-another-process": ("follow", NONE, HANDED_OVER + SERVED),
     },
     "diode_lut.hook.snapshot": {
+        "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
+        "code-replaced-on-the-disk": (
+            "is_code_as_imported",
+            TRUE,
+            TRANSIENT + "test_graph_is_not_cached_once_diode_lut_was_replaced",
+        ),
         "one-snapshot-for-a-compile": (
             "snapshot",
             Instead("lambda: _handed_over or InductorSnapshot()"),
@@ -115,7 +121,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "precision-in-the-keys": (
             "InductorSnapshot.identity",
-            Instead("property(lambda self: super(InductorSnapshot, self).identity)"),
+            Instead("property(lambda self: original.func(self)[: -len(self.matmul)])"),
             CHANGES + "test_precision_is_part_of_the_keys",
         ),
     },
@@ -169,13 +175,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             INSTALL + "test_every_order_of_imports",
         ),
     },
-    "diode_lut.snapshot": {
-        "code-in-keys": ("code_digest", NONE, RUNTIME + "test_cache_identity_follows_the_code"),
-        "code-replaced-on-the-disk": (
-            "is_code_as_imported",
-            TRUE,
-            TRANSIENT + "test_graph_is_not_cached_once_diode_lut_was_replaced",
-        ),
+    "diode_lut.decide.catalog": {
         "threads-at-once": (
             "sources_for",
             Instead("lambda hardware, by, choosers: _open_sources(hardware, by.tables, by.tiers, choosers)"),

@@ -1,24 +1,27 @@
 """Find tables and models, and open them for a device.
 
-Only the heads of files are read until a table is wanted.
+Only the heads of files are read until a table is wanted. What was opened lately is kept.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from diode_lut.decide.choosers import Chooser, ChooserSource
-from diode_lut.decide.decide import Tier
+from diode_lut.decide.decide import Sources, Tier
 from diode_lut.decide.sources import ModelSource, TableSource
-from diode_lut.errors import HardwareError, ModelError, TableError, as_command, let_shortage_pass
+from diode_lut.errors import HardwareError, ModelError, TableError, as_command, let_shortage_pass, printable
 from diode_lut.files import distrust, own_tables_directory, tables_directory
 from diode_lut.hardware import Hardware, is_called, known_gpu, slug
-from diode_lut.log import warn_once
+from diode_lut.log import log, warn_once
 from diode_lut.model import SUFFIX, read_model_hardware
-from diode_lut.settings import CHOOSER, DEVICE, MODEL, SAME_ARCH, TIERS, USER
+from diode_lut.process import in_forked_children
+from diode_lut.settings import CHOOSER, DEVICE, MODEL, SAME_ARCH, TIERS, USER, Settings
 from diode_lut.table import Table, read_hardware, read_table, table_of
 
 if TYPE_CHECKING:
@@ -160,7 +163,8 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
         return error
 
 
-def warn_of_useless(user_tables: Iterable[str], devices: Sequence[Hardware]) -> None:
+@lru_cache(maxsize=8)
+def warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
     """Warn once of each of the user's tables without use on these devices. Models are of use on any."""
     for file in _readable(user_tables, shipped=False):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
@@ -376,3 +380,63 @@ def _tier(
             warn_once(f"table left out: {error}")
             left_out.append(f"left out: {error}")
     return Tier(name, tuple(tables), tuple(left_out if tables or left_out else [reason_if_none]))
+
+
+_lock = threading.RLock()
+"""Held while tables are read, so that several threads read them once."""
+
+
+def hardware_called(name: str, settings: Settings) -> Hardware:
+    """Return the hardware of a name, as ``find_hardware`` does. Files looked at lately are not read again."""
+    with _lock:
+        return _find_hardware(name, settings.tables)
+
+
+def sources_for(hardware: Hardware, settings: Settings, choosers: tuple[Chooser, ...]) -> Sources:
+    """Return the sources for ``hardware`` under these settings. Tables read for it lately are not read again."""
+    with _lock:
+        return _open_sources(hardware, settings.tables, settings.tiers, choosers)
+
+
+def sources_with(
+    opened: Table | Model, hardware: Hardware, settings: Settings, choosers: tuple[Chooser, ...]
+) -> Sources:
+    """Return the same with a table or model, read before, as the first of the user's own."""
+    return Sources(hardware, tiers_for(hardware, settings.tables, settings.tiers, choosers, opened))
+
+
+def forget_tables() -> None:
+    """Have tables and models read again from now on."""
+    with _lock:
+        _open_sources.cache_clear()
+        _find_hardware.cache_clear()
+
+
+_find_hardware = lru_cache(maxsize=8)(find_hardware)
+
+
+@lru_cache(maxsize=8)
+def _open_sources(
+    hardware: Hardware, user_tables: tuple[str, ...], tiers: tuple[str, ...], choosers: tuple[Chooser, ...]
+) -> Sources:
+    sources = Sources(hardware, tiers_for(hardware, user_tables, tiers, choosers))
+    by_tier = {tier.name: tier.sources for tier in sources.tiers}
+    names = [
+        f"{tier.name}: {source.path or source.name()} ({source.description()})"
+        for tier in sources.tiers
+        for source in tier.sources
+    ]
+    log.info("%s: %s", hardware, printable(", ".join(names)) or "no tables")
+    others = by_tier.get(SAME_ARCH)
+    if others and not (by_tier.get(USER) or by_tier.get(DEVICE)):
+        elsewhere = f"{others[0].path} answers, which was measured on another GPU with the same architecture and SMs"
+        verify = "python -m diode_lut verify says whether its gains hold here"
+        warn_once(f"no table is for {hardware}: {elsewhere}; {verify}")
+    return sources
+
+
+@in_forked_children
+def _begin_again() -> None:
+    """Renew the lock: the reading thread is not in the forked process."""
+    global _lock
+    _lock = threading.RLock()

@@ -24,11 +24,10 @@ from diode_lut.decide.decide import Axis, Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import architecture
 from diode_lut.hook.problems import MARK
-from diode_lut.hook.snapshot import InductorSnapshot, snapshot
+from diode_lut.hook.snapshot import InductorSnapshot, skip, snapshot
 from diode_lut.hook.switch import is_off
 from diode_lut.hook.versions import UIDS
 from diode_lut.problem import Problem
-from diode_lut.snapshot import skip
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, padded
 from diode_lut.templates.template import SomeProblems
 

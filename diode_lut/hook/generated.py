@@ -25,11 +25,10 @@ from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.answer import CannotRun, in_force
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
-from diode_lut.hook.snapshot import InductorSnapshot, snapshot
+from diode_lut.hook.snapshot import InductorSnapshot, skip, snapshot
 from diode_lut.hook.switch import is_off
 from diode_lut.hook.versions import KEEPS_R, KWARGS
 from diode_lut.problem import MAX_SIZE, Problem
-from diode_lut.snapshot import skip
 from diode_lut.templates.config import DEFAULT, Config
 
 _DECIDING = (

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, NamedTuple
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -15,12 +19,17 @@ from torch._guards import CompileContext, TracingContext
 from torch._inductor.codecache import BypassFxGraphCache
 from torch._logging._internal import trace_structured
 
-from diode_lut import snapshot as runtime
-from diode_lut.decide.sources import Decision
-from diode_lut.errors import as_json
-from diode_lut.hardware import Hardware
+from diode_lut.decide.catalog import sources_for, warn_of_useless
+from diode_lut.decide.choosers import registered
+from diode_lut.decide.decide import Answers, Axis, Sources, decide
+from diode_lut.decide.sources import Decision, Threshold
+from diode_lut.errors import MissError, as_json, printable
+from diode_lut.hardware import Hardware, hardware_of, local_devices
+from diode_lut.log import log
 from diode_lut.problem import Problem
-from diode_lut.settings import config
+from diode_lut.process import __version__, code_digest, is_code_as_imported
+from diode_lut.receipts import recorder
+from diode_lut.settings import CHOOSER, config
 from diode_lut.templates.config import Config
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
@@ -55,20 +64,53 @@ class MatmulSettings(NamedTuple):
         )
 
 
-class InductorSnapshot(runtime.Snapshot):
-    """A snapshot with the settings for matmuls. Tables tell the precisions of float32 apart."""
+_DECIDING = (
+    *("policy", "default_mode", "pad", "top_k", "dynamic_kernels", "fallback_to_autotune", "strict", "epilogues"),
+    "generated",
+)
+"""The settings that kernels depend on, besides the threshold, the tables and the tiers."""
+
+
+class InductorSnapshot:
+    """The settings, devices and tables of a compile, from the key of its cache entry to its last kernel.
+
+    The settings are those at its creation. A device and its tables stay as they were when they were first asked about.
+    Later changes do not reach it.
+    """
 
     answered = True
     """Whether the compile got all its answers. An error may have kept an answer from it, and may not happen again."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.settings = config.copy()
+        self.choosers = registered()
         self.matmul = MatmulSettings.now()
+        self._devices: dict[str, Hardware] = {}
+        self._sources: dict[Hardware, Sources] = {}
+        self._answers: dict[Hashable, Answers] = {}
+        self._is_code_known = False
+
+    @cached_property
+    def _threshold(self) -> Threshold:
+        return Threshold.of(self.settings)
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """Everything that its decisions depend on, with the settings for matmuls."""
-        return (*super().identity, *self.matmul)
+        """Everything that its decisions depend on, equal in every process with the same decisions."""
+        devices = self._local()
+        cpu, *gpus = (self._sources_for(hardware).digest for hardware in devices)
+        recorder.devices_seen(devices)
+        # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
+        return (
+            __version__,
+            code_digest(),
+            *(getattr(self.settings, name) for name in _DECIDING),
+            *self._threshold,
+            *(() if self.is_identified else [uuid4().hex]),  # a new one each time, so that no cache hits
+            cpu,
+            *(gpus if len(set(gpus)) > 1 else gpus[:1]),
+            *self.matmul,
+        )
 
     @property
     def has_identity(self) -> bool:
@@ -83,7 +125,102 @@ class InductorSnapshot(runtime.Snapshot):
         """Return the tables' name of float32 matmuls: ``float32`` or ``tf32``, or None for other precisions."""
         return self.matmul.cpu if device_type == "cpu" else self.matmul.cuda
 
-    def trace(self, decision: Decision, served: tuple[Config, ...]) -> None:
+    @property
+    def is_identified(self) -> bool:
+        """Whether all sources have an identity. A chooser may have none, and replaced code has none.
+
+        The code is looked at again only if a device was asked about in between, as for each decision.
+        """
+        self._is_code_known = self._is_code_known or is_code_as_imported()
+        choosers = self.choosers if CHOOSER in self.settings.tiers else ()
+        return self._is_code_known and all(chooser.is_identified for chooser in choosers)
+
+    def answers(
+        self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
+    ) -> Answers:
+        """Return the answers for a problem on a device of torch's, without recording anything.
+
+        ``padding`` says whether the operands may be padded, or are. ``axes`` are the sizes that may change.
+        """
+        hardware = self.hardware(device)
+        key = hardware, problem, axes, padding
+        found = self._answers.get(key)
+        if found is None:
+            sources = self._sources_for(hardware)
+            found = self._answers[key] = decide(sources, problem, self._threshold, axes=axes, padding=padding)
+        return found
+
+    def decide(
+        self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
+    ) -> Decision:
+        """Decide about a problem as ``answers`` does, and record the decision.
+
+        If sizes may change, it is recorded when Inductor gets it: decisions for parts of their range may replace it.
+        """
+        start = time.perf_counter()
+        decision = self.answers(problem, device, padding=padding, axes=axes).decision
+        seconds = time.perf_counter() - start
+        if decision.over:
+            recorder.selected(seconds)
+        else:
+            _decided(decision, seconds)
+        return decision
+
+    def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
+        """Record the configs for Inductor. MissError if there are none, under the setting ``strict``."""
+        self._trace_decision(decision, served)
+        if decision.over:
+            _decided(decision)
+        recorder.served(decision, served)
+        if served or not self.settings.strict:
+            return
+        why = recorder.why_missed(decision)
+        over = f" for {decision.over}" if decision.over else ""
+        problem = json.dumps([decision.problem.to_json()])
+        raise MissError(
+            f"{decision.problem} on {decision.hardware}{over}: {why}, which the setting strict forbids; to measure it: "
+            f"echo '{problem}' > missed.json && "
+            "python -m diode_lut collect --problems missed.json --out timings.msgpack"
+        )
+
+    def record_fusion(self, decision: Decision, served: Config) -> None:
+        """Record the decision used in the end for an epilogue, or for a part of a range."""
+        if not decision.over:
+            _decided(decision)
+        self.record(decision, (served,) if decision.configs else ())
+
+    def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record why nothing is fused after a matmul. The problem's epilogue is the class that might have been."""
+        recorder.unfused(problem, self.hardware(device), reason)
+        log.debug("%s on %s: nothing is fused: %s", problem, device, reason)
+
+    def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
+        self._trace_left(problem, device, f"there is no choice: {reason}")
+        recorder.no_choice(problem, self.hardware(device), reason)
+
+    def record_generated(self, decision: Decision, served: Config | None) -> None:
+        """Record the decision about a generated kernel, and the config that it has. None if Inductor decides.
+
+        That is a MissError under the setting ``strict`` if the user has rows or a function for such kernels. Others
+        have rows for some kernels alone, or none.
+        """
+        self._trace_decision(decision, () if served is None else (served,))
+        recorder.generated(decision, served)
+        log.debug("%s: %s", decision.problem, served or "left to Inductor")
+        if served is None and self.settings.strict and self._sources_for(decision.hardware).has_own_kernels:
+            raise MissError(
+                f"{decision.problem} on {decision.hardware}: {recorder.why_missed(decision)}, which the setting strict "
+                "forbids beside rows of your own for generated kernels; to measure it: python -m diode_lut tune -- "
+                "PROGRAM; to leave it to Inductor: a row with the template default"
+            )
+
+    def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
+        """Record why no table is asked about a generated kernel."""
+        self._trace_left(problem, device, f"left to Inductor: {reason}")
+        recorder.generated_left(problem, self.hardware(device), reason)
+
+    def _trace_decision(self, decision: Decision, served: tuple[Config, ...]) -> None:
         """Show a decision in PyTorch's structured trace."""
         _trace(
             "diode_lut_decision",
@@ -99,11 +236,30 @@ class InductorSnapshot(runtime.Snapshot):
             },
         )
 
-    def trace_left(self, problem: Problem, device: str | torch.device, why: str) -> None:
+    def _trace_left(self, problem: Problem, device: str | torch.device, why: str) -> None:
         """Show in the structured trace, and in the log, why no table is asked about a problem."""
         hardware = self.hardware(device)
         _trace("diode_lut_decision", lambda: {**_asked(problem, hardware), "tier": None, "steps": [why]})
-        super().trace_left(problem, device, why)
+        log.debug("%s on %s: %s", problem, device, why)
+
+    def hardware(self, device: str | torch.device) -> Hardware:
+        """Return the hardware of a device of torch's, as it was when it was first asked about."""
+        self._is_code_known = False
+        name = str(device)
+        return self._devices.get(name) or self._devices.setdefault(name, hardware_of(device))
+
+    def _sources_for(self, hardware: Hardware) -> Sources:
+        found = self._sources.get(hardware)
+        if found is not None:
+            return found
+        warn_of_useless(self.settings.tables, self._local())
+        found = self._sources[hardware] = sources_for(hardware, self.settings, self.choosers)
+        recorder.sources_seen(found)
+        return found
+
+    def _local(self) -> tuple[Hardware, ...]:
+        """All devices of this machine."""
+        return tuple(map(self.hardware, local_devices()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Hand over to Inductor's process for a whole graph, which uses the key of this process.
@@ -114,6 +270,20 @@ class InductorSnapshot(runtime.Snapshot):
             raise BypassFxGraphCache("choosers are functions of this process")
         _ = self.identity  # looks at all devices
         return _taken_over, (os.getpid(), vars(self.settings), self._devices, self.matmul)
+
+
+def _decided(decision: Decision, seconds: float = 0.0) -> None:
+    recorder.decided(decision, seconds)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s", decision.explain())
+
+
+def skip(decision: Decision, config: Config, reason: str) -> None:
+    """Record that a config of the decision cannot run, with one warning for each config of a row, or of models."""
+    if recorder.skipped(decision, config, reason):
+        found = f"{config} cannot run {decision.problem} here: {reason}"
+        instead = "Inductor decides" if decision.only_first else "the next config is taken, if there is one"
+        log.warning("%s: %s; %s", decision.where, printable(found), instead)
 
 
 _taken: WeakKeyDictionary[object, InductorSnapshot] = WeakKeyDictionary()

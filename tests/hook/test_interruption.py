@@ -11,9 +11,9 @@ from torch._inductor.utils import fresh_cache
 from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.decide.catalog import forget_tables
 from diode_lut.hardware import detect_hardware
 from diode_lut.hook.switch import cache_identity, is_off
-from diode_lut.snapshot import forget_tables
 from tests.interrupted import alarm_in
 
 A, B = torch.randn(2, 16, 32), torch.randn(2, 32, 48)

@@ -19,9 +19,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import diode_lut
 from diode_lut import process as own_code
+from diode_lut.decide.catalog import forget_tables
 from diode_lut.hardware import detect_hardware
 from diode_lut.hook.switch import cache_identity, is_off
-from diode_lut.snapshot import forget_tables
 from tests.forks import Forks
 
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)

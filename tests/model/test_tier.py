@@ -20,7 +20,6 @@ from diode_lut.errors import ModelError
 from diode_lut.hardware import Hardware
 from diode_lut.model import KEY, metadata_of
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.snapshot import Snapshot
 from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.model.small import H200, LARGE, MM, SMALL, model
@@ -231,17 +230,19 @@ def test_tables_command_lists_models_that_can_be_used(shipped_model: Path, caplo
 def test_threshold_is_a_setting(shipped_model: Path) -> None:
     """The settings for confidence and gain decide whether the model answers, and are part of the caches' keys."""
     pytest.importorskip("torch")
+    from diode_lut.hook.snapshot import InductorSnapshot
+
     with diode_lut.config.patch(tables=(), confidence_threshold=0.999, gain_threshold=math.inf):
         assert diode_lut.select(MM, hardware=H200).tier == "abstain"
-        strict = Snapshot().identity
+        strict = InductorSnapshot().identity
     with diode_lut.config.patch(tables=()):
         assert diode_lut.select(MM, hardware=H200).tier == "model"
-        assert Snapshot().identity != strict
+        assert InductorSnapshot().identity != strict
 
 
 def test_models_are_of_use_everywhere(shipped_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A user's model for other hardware causes no warning."""
-    warn_of_useless([str(shipped_model)], [A100])
+    warn_of_useless((str(shipped_model),), (A100,))
     assert caplog.messages == []
 
 

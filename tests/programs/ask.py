@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import diode_lut
+from diode_lut.decide.catalog import sources_for
 from diode_lut.receipts import FREEZABLE, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
 
@@ -25,6 +26,7 @@ def ask() -> None:
     problem = diode_lut.Problem.of("bmm", 2, 3, 4, dtype="float32", layout="nn")
     hardware = diode_lut.Hardware("A GPU", "sm_10", 1)
     recorder.devices_seen([hardware])  # a compile looks at the devices for its key, before it asks
+    recorder.sources_seen(sources_for(hardware, diode_lut.config.copy(), ()))
     decision = diode_lut.select(problem, hardware=hardware)
     recorder.served(decision, decision.configs)
 

@@ -14,11 +14,11 @@ import torch
 from torch._inductor import config as inductor_config
 
 import diode_lut
-from diode_lut.decide.catalog import find_hardware
+from diode_lut.decide.catalog import find_hardware, sources_for
 from diode_lut.decide.choosers import registered
 from diode_lut.decide.decide import Axis, decide
+from diode_lut.hook.snapshot import InductorSnapshot
 from diode_lut.measure.problems import random_problems
-from diode_lut.snapshot import Snapshot, sources_for
 
 H200 = "nvidia-h200"
 KINDS = {"ops": ("mm", "addmm", "bmm"), "dtypes": ("float16", "bfloat16"), "layouts": ("nn", "nt")}
@@ -38,7 +38,7 @@ def main(count: str, tables: str) -> None:
             (each.tier, list(map(str, each.configs[:4])), each.confidence, each.expected_time) for each in decisions
         ],
         "dynamic": [[(piece.high, str(piece.config)) for piece in each] for each in pieces],
-        "identity": repr(Snapshot().identity),
+        "identity": repr(InductorSnapshot().identity),
         "key": hashlib.sha256(pickle.dumps(portable["inductor_choices_class"])).hexdigest(),
     }
     print(json.dumps(report))
