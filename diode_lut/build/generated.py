@@ -2,9 +2,9 @@
 
 Models seldom share such kernels, so rows are made for ranges of sizes. The problems of a variant are divided at a power
 of two, where this saves most time, again and again until no division saves enough. A row covers the measured sizes of
-its part, up to the next power of two: beyond, its config may take several times as long as Inductor's. Smaller
-pointwise kernels are covered too, because they take little time whatever their config. A single problem on which
-another config is clearly faster has a row of its own.
+its part, up to the next power of two: beyond, its config may take several times as long as Inductor's. Smaller flat
+kernels are covered too, because they take little time whatever their config. A single problem on which another config
+is clearly faster has a row of its own.
 
 A form of reduction that was not measured has the config that a regression expects to lose least, without a gain.
 """
@@ -136,7 +136,7 @@ def kernel_rows(
         ranges: dict[str, Any] = {}
         for name, (low, high) in part.ranges.items():
             powers = [(int(size) - 1).bit_length() for size in np.unique(sizes[name][part.numbers])]
-            low = low if (op, name) == ("pointwise", "x") else max(low, (1 << powers[0]) // 2 + 1)
+            low = low if (variant, name) == ("flat", "x") else max(low, (1 << powers[0]) // 2 + 1)
             ranges[name] = low, min(high, 1 << powers[-1])
         row = anything._replace(candidates=candidates, problems=len(part.numbers), **ranges)
         rows += [

@@ -102,6 +102,7 @@ class KernelModel:
                     for config in each.tried[nearest]
                     if problem.op in config.kernel.ops
                     and config.kernel.suits(config.params, problem, self._architecture)
+                    and _fits(config, problem)
                 ]
                 if configs:
                     losses = each.losses(features_of(problem, configs, self._sm_count))
@@ -196,6 +197,12 @@ def reading_of(problem: Problem) -> str:
     """Return the group of a kernel's variant: the same configs were tried for all variants of a group."""
     group = problem.variant.partition("-")[0]
     return group if group in ("flat", "tiled", "inner") else "outer"
+
+
+def _fits(config: Config, problem: Problem) -> bool:
+    """Return whether no block is longer than the size, rounded up to a power of two. Other blocks were never timed."""
+    blocks = ((name.removeprefix("block_"), value) for name, value in config.tunables.items() if "block_" in name)
+    return all(block <= rounded_up(getattr(problem, size)) for size, block in blocks)
 
 
 def _loops(config: Config) -> bool:

@@ -117,7 +117,7 @@ def _decoded(data: bytes, path: Path) -> Model:
         )
     except ProblemError as error:
         raise ModelError(f"{path}: metadata: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from diode_lut.build.generated import kernel_rows
+from diode_lut.build.generated import kernel_rows, rows_of_kernels
+from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
@@ -54,9 +55,19 @@ def test_loads_of_pointwise_kernels() -> None:
     rows = sorted(kernel_rows(problems, times), key=lambda row: (row.volume, row.loads or (0, 0)))
     assert [(row.best.config, row.x, row.loads) for row in rows] == [
         (wide, (300, 300), (5, 8)),
-        (wide, (1, 512), (1, 1)),
-        (square, (1, 512), (5, 8)),
+        (wide, (257, 512), (1, 1)),
+        (square, (257, 512), (5, 8)),
     ]
+
+
+def test_a_form_without_times_has_the_expected_config() -> None:
+    """A kernel with several reductions keeps its form, so rows have a config of each."""
+    measured = [(kernel(1 << power, 64 + number), {SHORT: 1.0, LONG: 2.0}) for power in range(6) for number in range(6)]
+    measured += [(kernel(1024, 512), {KEPT: 1.0, KEPT._replace(params=(8, 2)): 2.0})] * 30
+    rows = [row for row in rows_of_kernels(measured, Hardware("NVIDIA H100", "sm_90", 132)) if row.r == (65, 128)]
+    assert rows
+    assert {row.configs[-1] for row in rows} == {KEPT}
+    assert {row.candidates[-1].gain_permille for row in rows} == {None}
 
 
 def test_flat_kernels_have_no_y() -> None:
