@@ -62,12 +62,13 @@ def test_loads_of_pointwise_kernels() -> None:
 
 def test_a_form_without_times_has_the_expected_config() -> None:
     """A kernel with several reductions keeps its form, so rows have a config of each."""
-    measured = [(kernel(1 << power, 64 + number), {SHORT: 1.0, LONG: 2.0}) for power in range(6) for number in range(6)]
-    measured += [(kernel(1024, 512), {KEPT: 1.0, KEPT._replace(params=(8, 2)): 2.0})] * 30
-    rows = [row for row in rows_of_kernels(measured, Hardware("NVIDIA H100", "sm_90", 132)) if row.r == (65, 128)]
-    assert rows
-    assert {row.configs[-1] for row in rows} == {KEPT}
-    assert {row.candidates[-1].gain_permille for row in rows} == {None}
+    slower = KEPT._replace(params=(8, 2))
+    sizes = [Problem.generated("reduction", "outer", x=1024, r=65 + number) for number in range(30)]
+    measured = [(problem, {SHORT: 1.0, LONG: 2.0}) for problem in sizes]
+    measured += [(problem._replace(variant="default"), {KEPT: 1.0, slower: 2.0}) for problem in sizes]
+    rows = rows_of_kernels(measured, Hardware("NVIDIA H100", "sm_90", 132))
+    assert {row.variant: row.configs for row in rows} == {"outer": (SHORT, KEPT), "default": (KEPT, SHORT)}
+    assert all(row.candidates[-1].gain_permille is None for row in rows)
 
 
 def test_flat_kernels_have_no_y() -> None:

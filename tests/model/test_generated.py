@@ -42,7 +42,7 @@ def measured() -> Times:
 def test_sizes_that_were_not_measured(measured: Times) -> None:
     """The form that is expected to be faster comes first, then what is expected to lose least."""
     model = fit_kernels(measured, H100)
-    short, long = model.ranked(kernel(24, 2500)), model.ranked(kernel(6000, 2500))
+    short, long = model.ranked(kernel(24, 2900)), model.ranked(kernel(6000, 2900))
     assert (short[0], long[0]) == (LOOPED[-1], LOOPED[0])
     assert model.ranked(kernel(24, 600))[0] == KEPT[0]
     assert set(short) == {*LOOPED, *KEPT}
@@ -67,7 +67,7 @@ def test_a_model_answers_on_its_own_device(measured: Times, tmp_path: Path) -> N
     )
     write_model(model, tmp_path / "own.safetensors")
     source = ModelSource(read_model(tmp_path / "own.safetensors"), base.hardware)
-    problem = kernel(6000, 2500)
+    problem = kernel(6000, 2900)
     answer = source.ask(problem, THRESHOLD, padding=False)
     assert answer is not None
     assert answer.configs == kernels.ranked(problem)
