@@ -53,6 +53,15 @@ def test_rows_are_verified_on_recorded_kernels(measured: dict[str, Any]) -> None
 
 
 @pytest.mark.slow
+def test_config_that_spills_is_left_out(measured: dict[str, Any]) -> None:
+    """Only kernels that do not spill are timed, and the first of Inductor's configs in any case."""
+    ((_, configs),) = measured["spilling"].items()
+    ((_, all_configs),) = ((problem, each) for problem, each in measured["right"].items() if problem.endswith("r 2000"))
+    assert list(configs) == [config for config in all_configs if config == "default" or " w4" in config]
+    assert 1 < len(configs) < len(all_configs)
+
+
+@pytest.mark.slow
 def test_config_with_another_result_is_refused(measured: dict[str, Any]) -> None:
     """A kernel whose sum depends on its block: configs with the first's block count, and others do not."""
     ((problem, configs),) = measured["wrong"].items()
