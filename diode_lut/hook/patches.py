@@ -307,23 +307,21 @@ def measuring(name: str, function: Callable[..., Any]) -> Iterator[None]:
     In place of an attribute, ``function`` gets the original first.
     """
     patch = next(patch for patch in PATCHES if patch.during == MEASURING and patch.name == name)
-    module = import_module(patch.module)
-    undo = _register(module, name, function) if patch.registers else _replace(patch, module, function)
+    module: Any = import_module(patch.module)
+    if patch.registers:  # with Inductor's cache of timings, whose own way to undo it would remove all functions
+        getattr(module, name)(function)
+        cache_of_timings = module.get_algorithm_selector_cache()
+        lists = {
+            "add_preprocessing_fn": cache_of_timings.preprocessing_fns,
+            "add_feedback_saver": cache_of_timings.feedback_saver_fns,
+        }
+        undo: Undo = partial(lists[name].remove, function)
+    else:
+        undo = _replace(patch, module, function)
     try:
         yield
     finally:
         undo()
-
-
-def _register(select_algorithm: Any, name: str, function: Callable[..., Any]) -> Undo:
-    """Register a function with Inductor's cache of timings, whose own way to undo it would remove all functions."""
-    getattr(select_algorithm, name)(function)
-    cache_of_timings = select_algorithm.get_algorithm_selector_cache()
-    lists = {
-        "add_preprocessing_fn": cache_of_timings.preprocessing_fns,
-        "add_feedback_saver": cache_of_timings.feedback_saver_fns,
-    }
-    return partial(lists[name].remove, function)
 
 
 def _replace(patch: Patch, module: ModuleType, function: Callable[..., Any] | None = None) -> Undo:
