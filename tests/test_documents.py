@@ -34,6 +34,7 @@ NOT_RUN = {
     "collecting.md": 6,
     "contributing-tables.md": 2,
     "figures.md": 1,
+    "generated-kernels.md": 1,
     "from-torch-diode.md": 1,
     "gpus.md": 2,
     "programs.md": 2,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +79,10 @@ class KernelModel:
     def __init__(self, hardware: Hardware, regressions: Sequence[KernelRegression]) -> None:
         self.regressions = tuple(regressions)
         self._sm_count, self._architecture = hardware.sm_count, architecture(hardware.arch)
+        tried = [next(iter(part.tried.values())) for part in self.regressions if part.tried]
+        self._loops = {configs[0].template: _loops(configs[0]) for configs in tried}
         self.ranked = lru_cache(_REMEMBERED)(self._ranked)
+        self._runnable = lru_cache(_REMEMBERED)(self._find_runnable)
 
     def _ranked(self, problem: Problem) -> tuple[Config, ...]:
         """Return the configs that were tried for kernels alike, the least expected loss first. None may be.
@@ -88,26 +92,33 @@ class KernelModel:
         losses, reading = self.losses(problem), reading_of(problem)
         forms = [each for each in self.regressions if (each.template, each.reading) == ("", reading)]
         loops = bool(forms) and forms[0].losses(_of_problem(problem)[None])[0] < 0
-        return tuple(sorted(losses, key=lambda config: (_loops(config) != loops, losses[config], config)))
+        late = {template: loop != loops for template, loop in self._loops.items()}
+        return tuple(sorted(losses, key=lambda config: (late[config.template], losses[config], config)))
 
     def losses(self, problem: Problem) -> dict[Config, float]:
         """Return the expected loss of each config that was tried for kernels alike, to the best of its template."""
         found: dict[Config, float] = {}
-        r = rounded_up(problem.r).bit_length()
-        for each in self.regressions:
-            if each.reading == reading_of(problem) and each.template:
-                nearest = min(each.tried, key=lambda tried: (abs(tried.bit_length() - r), tried))
-                configs = [
-                    config
-                    for config in each.tried[nearest]
-                    if problem.op in config.kernel.ops
-                    and config.kernel.suits(config.params, problem, self._architecture)
-                    and _fits(config, problem)
-                ]
-                if configs:
-                    losses = each.losses(features_of(problem, configs, self._sm_count))
-                    found |= {config: loss - min(losses) for config, loss in zip(configs, losses, strict=True)}
+        for number, part in enumerate(self.regressions):
+            if part.template and part.reading == reading_of(problem):
+                configs, blocks = self._runnable(number, rounded_up(problem.r))
+                fits = np.flatnonzero((blocks[:, 0] <= rounded_up(problem.x)) & (blocks[:, 1] <= rounded_up(problem.y)))
+                if len(fits):
+                    losses = part.losses(features_of(problem, blocks[fits], self._sm_count))
+                    least = min(losses)
+                    found |= {configs[place]: loss - least for place, loss in zip(fits.tolist(), losses, strict=True)}
         return found
+
+    def _find_runnable(self, number: int, r: int) -> tuple[tuple[Config, ...], Doubles]:
+        """Return the configs of a regression that run with an r, as it is rounded, and their blocks.
+
+        No block is longer than r: others were never timed.
+        """
+        tried = self.regressions[number].tried
+        nearest = min(tried, key=lambda each: (abs(each.bit_length() - r.bit_length()), each))
+        alike = Problem.generated("reduction", "inner", x=1, r=r)
+        configs = tuple(each for each in tried[nearest] if each.kernel.suits(each.params, alike, self._architecture))
+        blocks = blocks_of(configs, r)
+        return tuple(compress(configs, (blocks[:, 2] <= r).tolist())), blocks[blocks[:, 2] <= r]
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that ``from_json`` takes."""
@@ -155,7 +166,7 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
         for template in {config.template for config in times} - {DEFAULT.template}:
             configs = [config for config in times if config.template == template]
             taken = np.array([times[config] for config in configs])
-            features = features_of(problem, configs, hardware.sm_count)
+            features = features_of(problem, blocks_of(configs, rounded_up(problem.r)), hardware.sm_count)
             losses[template, reading].append((features, np.log(taken / taken.min()).clip(max=MAX_LOSS)))
             tried[template, reading][rounded_up(problem.r)].update(configs)
             bests[_loops(configs[0])] = float(taken.min())
@@ -169,23 +180,27 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
     return KernelModel(hardware, regressions)
 
 
-def features_of(problem: Problem, configs: Sequence[Config], sm_count: int) -> Doubles:
-    """Return the features of a kernel with each config, a row each. Sizes and counts are logarithms to base 2."""
+def blocks_of(configs: Sequence[Config], r: int) -> Doubles:
+    """Return elements along x, y and r, warps and stages, a row for each config. All of a kept r is a step."""
     values = [config.kernel.values(config.params) for config in configs]
-    whole = rounded_up(problem.r)
     blocks = [
-        (each["block_x"], each.get("block_y") or 1, each.get("block_r", whole), each["num_warps"]) for each in values
+        (each["block_x"], each.get("block_y") or 1, each.get("block_r", r), each["num_warps"], each["num_stages"])
+        for each in values
     ]
-    x, y, step, warps = np.array(blocks, np.float64).T
+    return np.array(blocks, np.float64).reshape(-1, 5)
+
+
+def features_of(problem: Problem, blocks: Doubles, sm_count: int) -> Doubles:
+    """Return the features of a kernel with each config, a row each. Sizes and counts are logarithms to base 2."""
+    x, y, step, warps, stages = blocks.T
     columns, steps = np.ceil(problem.x / x), np.ceil(problem.r / step)
     resident = np.log2(columns * np.ceil(problem.y / y) * warps / (_RESIDENT_WARPS * sm_count))
     of_thread = np.log2(x * y * step / warps / 32)
     sizes = np.log2((x, y, step, warps, x * y * step, np.minimum(x, y)))
     bends = np.maximum((resident, resident + 3, of_thread - 2, of_thread - 4, np.log2(steps) - 0.5), 0)
     in_vain = np.log2((columns * x / problem.x, steps * step / problem.r))
-    stages = [float(each["num_stages"] > 1) for each in values]
-    of_configs = np.stack([*sizes, of_thread, resident, np.log2(steps), *bends, *in_vain, stages], 1)
-    return np.concatenate([of_configs, np.tile(_of_problem(problem), (len(configs), 1))], 1)
+    of_configs = np.stack([*sizes, of_thread, resident, np.log2(steps), *bends, *in_vain, stages > 1], 1)
+    return np.concatenate([of_configs, np.tile(_of_problem(problem), (len(blocks), 1))], 1)
 
 
 def _of_problem(problem: Problem) -> Doubles:
@@ -199,12 +214,6 @@ def reading_of(problem: Problem) -> str:
     return group if group in ("flat", "tiled", "inner") else "outer"
 
 
-def _fits(config: Config, problem: Problem) -> bool:
-    """Return whether no block is longer than the size, rounded up to a power of two. Other blocks were never timed."""
-    blocks = ((name.removeprefix("block_"), value) for name, value in config.tunables.items() if "block_" in name)
-    return all(block <= rounded_up(getattr(problem, size)) for size, block in blocks)
-
-
 def _loops(config: Config) -> bool:
     """Return whether a reduction with the config loops over r."""
     return "block_r" in config.tunables
@@ -212,9 +221,12 @@ def _loops(config: Config) -> bool:
 
 def _terms(features: Doubles) -> Doubles:
     """Return 1, the features, and the products of two."""
-    first, second = np.triu_indices(features.shape[1])
+    first, second = _pairs(features.shape[1])
     ones = np.ones((len(features), 1))
     return np.concatenate([ones, features, features[:, first] * features[:, second]], 1)
+
+
+_pairs = lru_cache(np.triu_indices)
 
 
 def _fitted(kernels: Sequence[tuple[Doubles, Doubles]]) -> tuple[Doubles, Doubles]:
