@@ -87,6 +87,8 @@ _collecting = threading.local()
 """Its attribute ``collected`` belongs to the innermost ``collecting`` of this thread."""
 _devices: dict[Hardware, Device] = {}
 """The questions, tables and models by hardware, of this machine or another."""
+_seen: dict[Hardware, Sources] = {}
+"""The sources noted last by hardware."""
 _present: set[Hardware] = set()
 """The known hardware of this machine."""
 _asked: set[Hardware] = set()
@@ -95,6 +97,7 @@ _warned: set[tuple[Entry | None, Config]] = set()
 """The configs that could not run, each with its row, or None for a model."""
 
 _config = lru_cache(maxsize=4096)(str)
+_configs = lru_cache(maxsize=4096)(lambda configs: tuple(map(_config, configs)))
 _row = lru_cache(maxsize=4096)(key_text)
 
 
@@ -124,7 +127,7 @@ def decided(decision: Decision, seconds: float) -> None:
 
 def served(decision: Decision, configs: tuple[Config, ...]) -> None:
     """Count the configs that Inductor got of a decision. Without any, it chose by itself."""
-    hit = Hit(decision.problem, *_who(decision), tuple(map(_config, configs)), decision.over) if configs else None
+    hit = Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
     with _lock:
         for device in _receiving(decision.hardware):
             if hit is not None:
@@ -223,6 +226,9 @@ def sources_seen(sources: Sources) -> None:
     """Note the tables and models for the hardware, of this machine or another."""
     with _lock:
         device = _devices.setdefault(sources.hardware, Device())
+        if device.sources and _seen.get(sources.hardware) is sources:
+            return
+        _seen[sources.hardware] = sources
         for tier in sources.tiers:
             for source in tier.sources:
                 name = _text(str(source.path or source.name()))
