@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from diode_lut.cli.programs import _apply
-from diode_lut.decide.catalog import sources_for
+from diode_lut.decide.catalog import forget_tables, sources_for
 from diode_lut.errors import as_json as printable_json
 from diode_lut.hardware import Hardware
 from diode_lut.probe import CALL, FIRST_CALL
@@ -466,6 +466,7 @@ def test_shipped_rows_that_lose_are_overruled_by_a_table_of_one_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command makes the table if need be. It is for the GEMM alone, and tables of one's own are asked first."""
+    forget_tables()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     problem = Problem.of("addmm", 8, 64, 32, dtype="float16", layout="nt", epilogue="light")
     aten = problem._replace(epilogue="none")
