@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from score_generated import DATA, Data, computed, configs_of
+from score_generated import DATA, Data, computed, configs_of, problem_of
 
 
 def main() -> None:
@@ -92,6 +92,8 @@ def searches(data: Data) -> dict[str, list[dict[str, int]]]:
     """Print what few configs reach that are chosen together for a form and r; return them, the most useful first."""
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for number, record in enumerate(data.kernels):
+        if problem_of(record) is None:
+            continue  # no table can have a row for it
         form = record["kind"] if record["kind"] != "pointwise" or len(record["blocks"]) == 1 else "tiled"
         groups[form, record["hint"] in ("INNER", None), min(record["hints"].get("r0_", 1), 1 << 14)].append(number)
     reached: dict[str, list[tuple[float, list[float]]]] = defaultdict(list)
