@@ -72,11 +72,13 @@ def fixed_arguments(
         now.record_generated_left(problem, name, why)
         return {}
     decision = now.answers(problem, name, padding=False).decision
-    fixed = next(filter(None, (_fixed(config, decision, features, name) for config in decision.configs)), None)
-    if fixed is None:
+    for config in decision.configs:
+        values = _fixed(config, decision, features, name)
+        if values is not None:
+            break
+    else:
         now.record_generated(decision, None)
         return {}
-    config, values = fixed
     now.record_generated(decision, config)
     if config == DEFAULT:
         return {}
@@ -198,13 +200,13 @@ def _why_left(
     return ""
 
 
-def _fixed(config: Config, decision: Decision, features: Any, device: str) -> tuple[Config, dict[str, int]] | None:
-    """Return a config with its values by Inductor's names, or None if it cannot run, of which a warning tells.
+def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
+    """Return the values of a config by Inductor's names, or None if it cannot run, of which a warning tells.
 
     There is no warning if the kernel has several reductions, and the config would change its form.
     """
     if config == DEFAULT:
-        return config, {}
+        return {}
     keeps_r = KEEPS_R.get(config.template, False)
     several = decision.problem.op == "reduction" and len(features.reduction_nodes()) > 1
     changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
@@ -220,7 +222,7 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> tu
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None
-    return config, values
+    return values
 
 
 @lru_cache(maxsize=4096)
