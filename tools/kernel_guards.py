@@ -234,6 +234,12 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "generated-form": ("_fixed", Without("changes_form"), GENERATED + "test_several_reductions_keep_the_form"),
         "generated-tiles": ("_values", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-grid": (
+            "_AtLeastTwo.__getitem__",
+            Instead("lambda self, item: self.config[item]"),
+            GENERATED + "test_grid_along_y_is_masked",
+            GENERATED + "test_one_row_of_a_persistent_reduction_keeps_x",
+        ),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),
     },
     "diode_lut.templates.generated": {
