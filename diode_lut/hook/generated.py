@@ -203,7 +203,8 @@ def _why_left(
 def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
     """Return the values of a config by Inductor's names, or None if it cannot run, of which a warning tells.
 
-    There is no warning if the kernel has several reductions, and the config would change its form.
+    There is no warning if the kernel has several reductions, and the config would change its form, or if the config is
+    a model's.
     """
     if config == DEFAULT:
         return {}
@@ -220,7 +221,8 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
         values, elements = _values(config, decision.problem, arch)
         _require_room(elements, values["num_warps"], features, device, arch)
     except CannotRun as reason:
-        skip(decision, config, str(reason))
+        if not decision.only_first:  # a model ranks configs for kernels alike, so that the next will do
+            skip(decision, config, str(reason))
         return None
     return values
 
