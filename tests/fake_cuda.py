@@ -49,6 +49,9 @@ H200 = SimpleNamespace(
 )
 """The properties of an H200 that Inductor reads, as ``torch.cuda.get_device_properties`` gives them there."""
 
+H100 = SimpleNamespace(**{**vars(H200), "name": "NVIDIA H100 80GB HBM3", "gcnArchName": "NVIDIA H100 80GB HBM3"})
+"""The same of an H100, but for its memory."""
+
 L4 = SimpleNamespace(
     **{
         **vars(H200),

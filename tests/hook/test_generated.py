@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -23,7 +24,7 @@ from torch.nn.functional import gelu, layer_norm
 import diode_lut
 from diode_lut.errors import MissError
 from diode_lut.receipts import GeneratedKernel, recorder
-from tests.fake_cuda import L4, Input, compile_triton, fake_cuda, lower
+from tests.fake_cuda import H100, L4, Input, compile_triton, fake_cuda, lower
 from tests.hook.conftest import Artifacts
 from tests.hook.test_hook import Rows
 
@@ -388,6 +389,16 @@ def test_persistent_reductions_are_off(rows: Rows) -> None:
         assert kernels(SHORT) == ["reduction"]
         use_all(rows)
         assert kernels(SHORT) == [AS_CODE["looped"]]
+
+
+@pytest.mark.parametrize("program", [NORM, MIXED, TRANSPOSE, ROTARY], ids=["norm", "mixed", "tiles", "rotary"])
+def test_model_answers_where_no_row_does(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    """The shipped model of the device ranks configs, and the first that can run is taken, without a warning."""
+    with fake_cuda(H100), diode_lut.config.patch(tiers=("model",)):
+        found, noted = recorded(program)
+    assert all(isinstance(each, dict) for each in found)
+    assert {kernel.tier for kernel in noted} == {"model"}
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.usefixtures("h200")
