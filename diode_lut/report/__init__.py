@@ -291,7 +291,13 @@ def as_grid(
     known = {(kind.op, kind.dtype, kind.layout) for kind in model.kinds}
     asked = [(op, dtype, layout) for op, dtype, layout in kinds if op and dtype and layout and op in GEMMS]
     asked = [kind for kind in asked if kind in known][:MAX_KINDS]
-    problems = [problem for kind in asked for problem in _problems(*kind)]
+    problems = []
+    for op, dtype, layout in asked:
+        sizes = _BATCHED if op in BATCHED else _ALONE
+        assert tuple(sizes) == OP_SIZES[op]
+        for values in product(*sizes.values()):
+            named: dict[str, Any] = dict(zip(sizes, values, strict=True))
+            problems.append(Problem.of(op, **named, dtype=dtype, layout=layout, align=16))
     answers = _answers(model, track(problems))
     configs: dict[Config, int] = {}
     parts = []
@@ -302,14 +308,6 @@ def as_grid(
         part = {"op": op, "dtype": dtype, "layout": layout, "sizes": sizes}
         parts.append({**part, "answers": numbers, "gains": [gain for _, gain in found]})
     return {"configs": list(map(str, configs)), "kinds": parts}
-
-
-def _problems(op: str, dtype: str, layout: str) -> Iterator[Problem]:
-    sizes = _BATCHED if op in BATCHED else _ALONE
-    assert tuple(sizes) == OP_SIZES[op]
-    for values in product(*sizes.values()):
-        named: dict[str, Any] = dict(zip(sizes, values, strict=True))
-        yield Problem.of(op, **named, dtype=dtype, layout=layout, align=16)
 
 
 def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config | None, int | None]]:
