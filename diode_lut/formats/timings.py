@@ -101,7 +101,11 @@ def _header(path: Path, facts: Facts) -> Header:
             if "repetitions" in cells:
                 repetitions.add(_integer("repetitions", cells["repetitions"]))
             if "date" in cells:
-                days.add(_day(cells["date"]))
+                try:
+                    days.add(date.fromisoformat(cells["date"][:10]).isoformat())
+                except ValueError:
+                    reason = f"date: {cells['date']!r} does not begin with a date like 2026-11-21"
+                    raise ProblemError(reason) from None
     if not first:
         raise ExchangeError(f"{path}: no timings: there is no row after the names of columns")
     software = {name: first.get(name, "") for name in _SOFTWARE}
@@ -122,13 +126,6 @@ def _hardware(path: Path, facts: Facts, cells: Cells) -> Hardware:
     if known_gpu(name) and not is_called(hardware, name):
         raise ExchangeError(f"{path}: measured on {name!r}, but --hardware is {hardware}: leave it out or correct it")
     return hardware
-
-
-def _day(text: str) -> str:
-    try:
-        return date.fromisoformat(text[:10]).isoformat()
-    except ValueError:
-        raise ProblemError(f"date: {text!r} does not begin with a date like 2026-11-21") from None
 
 
 def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch._higher_order_ops.flex_attention import create_fw_bw_graph
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from diode_lut.errors import CollectError
@@ -156,49 +157,39 @@ _NO_MASK_BLOCK = 1 << 30
 """PyTorch's block size for attention without a mask."""
 
 
-class CompiledAttention(NamedTuple):
-    """Attention to compile. ``parts`` is the block mask as in the operator, with ``torch.Tensor`` for each tensor.
+def attention(problem: Problem, parts: Sequence[Any], *operands: torch.Tensor) -> Any:
+    """Return the result, or the gradients of queries, keys and values.
 
-    The operands are queries, keys and values, for a backward pass also the result, the logarithms of its sums and its
-    gradient, then the captured tensors of masks and scores, then the tensors of the block mask.
+    ``parts`` is the block mask as in the operator, with ``torch.Tensor`` for each tensor. The operands are queries,
+    keys and values, for a backward pass also the result, the logarithms of its sums and its gradient, then the captured
+    tensors of masks and scores, then the tensors of the block mask.
     """
-
-    problem: Problem
-    parts: tuple[Any, ...]
-
-    def compute(self, *operands: torch.Tensor) -> Any:
-        """Return the result, or the gradients of queries, keys and values."""
-        op, modifications = self.problem.op, Modifications.of(self.problem.variant)
-        mask, score = MASK_MODS[modifications.mask], SCORE_MODS[modifications.score]
-        backward = op == "flex_attention_backward"
-        captured = list(operands[6 if backward else 3 :])
-        of_mask = (captured.pop(0),) if modifications.mask == "captured" else ()
-        of_score = (captured.pop(0),) if modifications.score == "captured" else ()
-        tensors = iter(captured)
-        block_mask = (*(next(tensors) if part is torch.Tensor else part for part in self.parts), mask)
-        # PyTorch's default kernel options, and the op for which it would take another.
-        off = ("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX")
-        options = {**dict.fromkeys(off, False), "WRITE_DQ": True, "FORCE_USE_FLEX_ATTENTION": op != "flex_decoding"}
-        rest = (block_mask, 1 / math.sqrt(self.problem.k), options, of_score, of_mask)
-        if not backward:
-            return torch.ops.higher_order.flex_attention(*operands[:3], score, *rest)[0]
-        forward, joint = _graphs(score, operands[0], of_score)
-        gradients = torch.ops.higher_order.flex_attention_backward(*operands[:6], None, forward, joint, *rest)
-        return tuple(gradients[:3])
-
-
-def _graphs(score: Modification, query: torch.Tensor, captured: tuple[torch.Tensor, ...]) -> tuple[Any, Any]:
-    """Return the modification of scores and its gradient as graphs. They do not depend on the device."""
-    from torch._higher_order_ops.flex_attention import create_fw_bw_graph
-
-    scores = torch.empty((), dtype=query.dtype, requires_grad=True)
+    modifications = Modifications.of(problem.variant)
+    mask, score = MASK_MODS[modifications.mask], SCORE_MODS[modifications.score]
+    backward = problem.op == "flex_attention_backward"
+    captured = list(operands[6 if backward else 3 :])
+    of_mask = (captured.pop(0),) if modifications.mask == "captured" else ()
+    of_score = (captured.pop(0),) if modifications.score == "captured" else ()
+    tensors = iter(captured)
+    block_mask = (*(next(tensors) if part is torch.Tensor else part for part in parts), mask)
+    # PyTorch's default kernel options, and the op for which it would take another.
+    off = ("PRESCALE_QK", "ROWS_GUARANTEED_SAFE", "BLOCKS_ARE_CONTIGUOUS", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX")
+    forced = problem.op != "flex_decoding"
+    options = {**dict.fromkeys(off, False), "WRITE_DQ": True, "FORCE_USE_FLEX_ATTENTION": forced}
+    rest = (block_mask, 1 / math.sqrt(problem.k), options, of_score, of_mask)
+    if not backward:
+        return torch.ops.higher_order.flex_attention(*operands[:3], score, *rest)[0]
+    # The modification of scores and its gradient, as graphs, which do not depend on the device.
+    scores = torch.empty((), dtype=operands[0].dtype, requires_grad=True)
     b, h, m, n = (torch.empty((), dtype=torch.int32) for _ in range(4))
-    buffers = tuple(torch.empty(each.shape, dtype=each.dtype) for each in captured)
-    return create_fw_bw_graph(score, (scores, b, h, m, n), buffers)
+    buffers = tuple(torch.empty(each.shape, dtype=each.dtype) for each in of_score)
+    forward, joint = create_fw_bw_graph(score, (scores, b, h, m, n), buffers)
+    gradients = torch.ops.higher_order.flex_attention_backward(*operands[:6], None, forward, joint, *rest)
+    return tuple(gradients[:3])
 
 
-def make_attention(problem: Problem, device: str) -> tuple[CompiledAttention, tuple[torch.Tensor, ...]]:
-    """Return the problem's function, and normally distributed operands. CollectError if they do not fit in memory."""
+def make_attention(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+    """Return the problem's function, which can be pickled, and operands. CollectError if they do not fit in memory."""
     modifications = Modifications.of(problem.variant)
     try:
         captured = captured_by(problem, device)
@@ -216,7 +207,7 @@ def make_attention(problem: Problem, device: str) -> tuple[CompiledAttention, tu
         inputs = _inputs(problem, captured, device)
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    return CompiledAttention(problem, shape), (*inputs, *captured.values(), *tensors)
+    return partial(attention, problem, shape), (*inputs, *captured.values(), *tensors)
 
 
 def _inputs(problem: Problem, captured: dict[str, torch.Tensor], device: str) -> tuple[torch.Tensor, ...]:

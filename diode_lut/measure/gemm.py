@@ -352,18 +352,12 @@ def matmul_precision(dtype: str) -> Iterator[None]:
         matmul.allow_fp16_accumulation = in_float16
 
 
-class CompiledGroupedMm(NamedTuple):
-    """A grouped matmul to compile, as a function of A, B, and the ends of the groups."""
-
-    problem: Problem
-
-    def compute(self, *operands: torch.Tensor) -> torch.Tensor:
-        """Return the result."""
-        a, b, ends = operands
-        return torch._grouped_mm(a, b, ends)
+def grouped_mm(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Return the grouped matmul of A and B. ``ends`` are the ends of the groups."""
+    return torch._grouped_mm(a, b, ends)
 
 
-def make_grouped(problem: Problem, device: str) -> tuple[CompiledGroupedMm, tuple[torch.Tensor, ...]]:
+def make_grouped(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Return the problem's function, and normally distributed operands. CollectError if they do not fit in memory."""
     _, letter_b = letters(problem.layout)
     b, m, n, k = problem.sizes
@@ -374,7 +368,7 @@ def make_grouped(problem: Problem, device: str) -> tuple[CompiledGroupedMm, tupl
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
     ends = torch.tensor(ends_of_groups(m, b), dtype=torch.int32, device=device)
-    return CompiledGroupedMm(problem), (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
+    return grouped_mm, (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
 
 
 _STEP = (math.sqrt(5) - 1) / 2

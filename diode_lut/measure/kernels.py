@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -177,12 +177,8 @@ class Kernel:
                 self._failure = failure_reason(error, "compile")
         return self._failure
 
-    def bind(self, problem: Problem, operands: Operands, out: torch.Tensor) -> Callable[[], None]:
-        """Return a launch of the loaded kernel on these tensors of ``problem``."""
-        return partial(self.bind_later(problem, out), operands)
-
-    def bind_later(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], None]:
-        """Return a launch of the loaded kernel as a function of the operands."""
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], None]:
+        """Return a launch of the loaded kernel, as a function of the operands of ``problem``."""
         stream, run = torch.cuda.current_stream().cuda_stream, self._compiling.run
         arguments = self.arguments_for(problem)
         size = self.caller.bmreq.workspace_size
@@ -225,12 +221,8 @@ class Subgraph(NamedTuple):
             return failure_reason(error, "compile")
         return None
 
-    def bind(self, problem: Problem, operands: Operands, out: torch.Tensor) -> Callable[[], Any]:
-        """Return a launch on these tensors, which returns the result. ``out`` stays as it is."""
-        return partial(self.bind_later(problem, out), operands)
-
-    def bind_later(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
-        """Return a launch as a function of the operands, which returns the result."""
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
+        """Return a launch, which returns the result, as a function of the operands. ``out`` stays as it is."""
         del problem, out
         return lambda operands: self.caller._compiled_module.call(list(operands))[0]
 
@@ -325,10 +317,10 @@ class PaddedLibrary(NamedTuple):
         """Compile it inside ``lowering``. Return the reason of a failure, in dataset.REASONS."""
         return self.padding.load("library")
 
-    def bind(self, problem: Problem, operands: Operands, out: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Return a launch on these tensors, which returns the result. ``out`` stays as it is."""
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], torch.Tensor]:
+        """Return a launch, which returns the result, as a function of the operands. ``out`` stays as it is."""
         del problem, out
-        return lambda: self.padding.library(operands)[0]
+        return lambda operands: self.padding.library(operands)[0]
 
 
 class PaddedKernel(NamedTuple):
@@ -350,13 +342,13 @@ class PaddedKernel(NamedTuple):
         """Load it, once the copies are loaded. Return the reason of a failure, in dataset.REASONS."""
         return self.multiply.load()
 
-    def bind(self, problem: Problem, operands: Operands, out: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Return a launch on these tensors, which returns the result. ``out`` stays as it is."""
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], torch.Tensor]:
+        """Return a launch, which returns the result, as a function of the operands. ``out`` stays as it is."""
         del problem, out
         padding, result = self.padding, self.padding.unpadded(self.padding.out)
-        multiply = self.multiply.bind_later(padding.problem, padding.out)
+        multiply = self.multiply.bind(padding.problem, padding.out)
 
-        def launch() -> torch.Tensor:
+        def launch(operands: Operands) -> torch.Tensor:
             computed = multiply(padding.complete(operands, padding.copies(operands)))
             return result if computed is None else padding.unpadded(computed)
 

@@ -82,11 +82,12 @@ class Program:
             return failure_reason(error, "compile")
         return None
 
-    def bind(self, problem: Problem, operands: Operands, out: torch.Tensor) -> Callable[[], object]:
-        """Return a launch of the loaded program on these tensors, which returns its result, a new tensor."""
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], object]:
+        """Return a launch of the loaded program, which returns its result, a new tensor, as a function of operands."""
         del problem, out
-        run = self.run(operands)
-        return lambda: run()[0]
+        assert self._loading is not None
+        call = self._loading.result().call
+        return lambda operands: call(list(operands))[0]
 
     def run(self, operands: Operands) -> Callable[[], Operands]:
         """Return a launch of the loaded program on these tensors, which returns its results, new tensors."""

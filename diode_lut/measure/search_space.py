@@ -46,8 +46,10 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
     for template in TEMPLATES.values():
         if problem.op in template.ops and template.runs_on(known):
             tried = (params for params in template.search(problem, hardware) if template.suits(params, problem, known))
-            configs = (Config(template.name, tuple(params)) for params in tried)
-            found += dict.fromkeys(map(_as_on_rocm, configs)) if known.triton == "hip" else configs
+            configs = [Config(template.name, tuple(params)) for params in tried]
+            if known.triton == "hip" and template.tiled:
+                configs = [each.with_tiles(each.tiles._replace(num_stages=_ROCM_STAGES)) for each in configs]
+            found += dict.fromkeys(configs)
     usual = baseline(problem.op)
     kernels = [config for config in found if config != usual]
     if search_space == "default" and hardware.arch in read_default_search_space():
@@ -77,11 +79,6 @@ def padded_candidates(problem: Problem, hardware: Hardware, search_space: str = 
         return []
     found = candidates(padded(problem, multiple), hardware, search_space)
     return [config.padded(multiple) for config in found if config.padded(multiple) != config]
-
-
-def _as_on_rocm(config: Config) -> Config:
-    """Return the config with the number of stages that Inductor has on AMD GPUs."""
-    return config.with_tiles(config.tiles._replace(num_stages=_ROCM_STAGES)) if config.kernel.tiled else config
 
 
 def _equivalents(problem: Problem, config: Config) -> Iterator[Config]:

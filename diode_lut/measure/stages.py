@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -130,8 +130,8 @@ def _launch(
     if kernel is None:
         return None
     if padding is None:
-        return kernel.load() or kernel.bind(problem, operands, out)
-    return kernel.load() or PaddedKernel(kernel, padding).bind(problem, operands, padding.out)
+        return kernel.load() or partial(kernel.bind(problem, out), operands)
+    return kernel.load() or partial(PaddedKernel(kernel, padding).bind(problem, padding.out), operands)
 
 
 def aten_launch(problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Launch:
@@ -274,7 +274,7 @@ def _finish(prepared: Prepared, device: str, watch: Watch, bench: Bench) -> Reco
         def bind(kernel: Runnable) -> Launch:
             if isinstance(kernel, PaddedKernel):
                 check.padded = kernel.padding.out
-            return kernel.bind(problem, (*operands, *tensors), check.out)
+            return partial(kernel.bind(problem, check.out), (*operands, *tensors))
 
         alone = problem.epilogue == NO_EPILOGUE
         launches: dict[Config, Launch] = {ATEN: aten_launch(problem, operands, check.out)} if alone else {}
@@ -306,26 +306,11 @@ def _timed(
     return Record(problem, (*timings, *failures), stage)
 
 
-class CompiledFunction(Protocol):
-    """A function to compile, which is pickled."""
-
-    @property
-    def problem(self) -> Problem:
-        """The problem that it computes."""
-
-    def compute(self, *operands: torch.Tensor) -> Any:
-        """Return the result, or several results."""
-
-
-class _Check(Protocol):
-    def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool: ...
-
-
 class _Measured(NamedTuple):
     """How an op is measured: ``make`` its function and operands on a device, and ``check`` its results."""
 
-    make: Callable[[Problem, str], tuple[CompiledFunction, tuple[torch.Tensor, ...]]]
-    check: Callable[[Problem, Sequence[torch.Tensor]], _Check]
+    make: Callable[[Problem, str], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
+    check: Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | GroupedMmCheck]
 
 
 _OPS = {
@@ -360,16 +345,20 @@ def _prepare_compiled(task: Task, device: torch.device) -> Prepared:
     shapes = [(tuple(each.shape), each.stride(), each.dtype) for each in operands]
     kernels: dict[Config, Runnable] = {}
     for config in task.remaining:
-        kernels[config] = Program(partial(generate_code, function, shapes, device, config))
+        kernels[config] = Program(partial(generate_code, function, task.problem.dtype, shapes, device, config))
         kernels[config].compile()
     return Prepared(task, kernels)
 
 
-def generate_code(function: CompiledFunction, shapes: Sequence[Any], device: torch.device, config: Config) -> str:
+def generate_code(
+    function: Callable[..., Any], dtype: str, shapes: Sequence[Any], device: torch.device, config: Config
+) -> str:
     """Return Inductor's code for a function of tensors with these shapes, strides and types, in any process."""
-    tensors = [torch.empty_strided(shape, stride, dtype=dtype, device="meta") for shape, stride, dtype in shapes]
-    with matmul_precision(function.problem.dtype):
-        return generate(function.compute, tensors, device, config)
+    tensors = [
+        torch.empty_strided(shape, stride, dtype=of_tensor, device="meta") for shape, stride, of_tensor in shapes
+    ]
+    with matmul_precision(dtype):
+        return generate(function, tensors, device, config)
 
 
 def _time_compiled(prepared: Prepared, device: str, watch: Watch, bench: Bench, stage: str) -> Record:

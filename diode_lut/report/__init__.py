@@ -27,7 +27,19 @@ from diode_lut.errors import printable
 from diode_lut.evaluate import MISS, REGRET_CLASSES, REGRET_LIMITS, Case, Evaluation
 from diode_lut.hardware import architecture
 from diode_lut.model.ranking import Model
-from diode_lut.problem import ATTENTION, BATCHED, DOMAINS, DTYPES, GEMMS, GROUPED, LAYOUTS, OP_SIZES, OPS, Problem
+from diode_lut.problem import (
+    ATTENTION,
+    BATCHED,
+    DOMAINS,
+    DTYPES,
+    GEMMS,
+    GENERATED,
+    GROUPED,
+    LAYOUTS,
+    OP_SIZES,
+    OPS,
+    Problem,
+)
 from diode_lut.settings import config
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.format import canonical_order, key_text
@@ -160,7 +172,7 @@ def as_data(
         for name, value in table.provenance.items()
         if name != "datasets"
     }
-    sources, threshold = [Sources.only(source_of(each.chooser)) for each in sides], Threshold.of(config)
+    sources = [Sources.only(source_of(each.chooser)) for each in sides]
     peaks = architecture(table.hardware.arch).peaks  # operations and bytes that an SM does at most in a nanosecond
     return {
         "tables": [each.name for each in sides],
@@ -176,7 +188,7 @@ def as_data(
                 "variant": domain.variants,
                 "attention": op in ATTENTION,
                 "grouped": op in GROUPED,
-                "usual": str(baseline(op)),
+                "usual": "Inductor's first config" if op in GENERATED else str(baseline(op)),
             }
             for op, domain in DOMAINS.items()
         },
@@ -189,22 +201,7 @@ def as_data(
         "kinds": [kind._asdict() for kind in kinds],
         "rows": rows,
         "problems": cases,
-        "asked": [
-            {
-                "name": str(each.problem),
-                "kinds": [kinds.index(kind_of(each.problem))] if kind_of(each.problem) in kinds else [],
-                **{field: getattr(each.problem, field) for field in KEY_FIELDS},
-                "calls": each.calls,
-                "answer": printable(each.answer),
-                "now": [
-                    str(decision.configs[0]) if decision.configs else None
-                    for decision in (
-                        decide(asked, each.problem, threshold, padding=config.pad).decision for asked in sources
-                    )
-                ],
-            }
-            for each in asked
-        ],
+        "asked": [_asked(each, kinds, sources) for each in asked],
         "grid": grid,
     }
 
@@ -246,6 +243,19 @@ def _problem(case: Case, row: int | None, kinds: Sequence[ShownKind]) -> JsonObj
     }
 
 
+def _asked(asked: AskedProblem, kinds: Sequence[ShownKind], sides: Sequence[Sources]) -> JsonObject:
+    problem, kind = asked.problem, kind_of(asked.problem)
+    decisions = [decide(sources, problem, Threshold.of(config), padding=config.pad).decision for sources in sides]
+    return {
+        "name": str(problem),
+        "kinds": [kinds.index(kind)] if kind in kinds else [],
+        **{field: getattr(problem, field) for field in KEY_FIELDS},
+        "calls": asked.calls,
+        "answer": printable(asked.answer),
+        "now": [str(each.configs[0]) if each.configs else None for each in decisions],
+    }
+
+
 def _gain(candidate: Candidate) -> float | None:
     """Return the gain over aten or default. It is 1 for these themselves, which have none in tables."""
     if candidate.gain_permille is None:
@@ -281,7 +291,13 @@ def as_grid(
     known = {(kind.op, kind.dtype, kind.layout) for kind in model.kinds}
     asked = [(op, dtype, layout) for op, dtype, layout in kinds if op and dtype and layout and op in GEMMS]
     asked = [kind for kind in asked if kind in known][:MAX_KINDS]
-    problems = [problem for kind in asked for problem in _problems(*kind)]
+    problems = []
+    for op, dtype, layout in asked:
+        sizes = _BATCHED if op in BATCHED else _ALONE
+        assert tuple(sizes) == OP_SIZES[op]
+        for values in product(*sizes.values()):
+            named: dict[str, Any] = dict(zip(sizes, values, strict=True))
+            problems.append(Problem.of(op, **named, dtype=dtype, layout=layout, align=16))
     answers = _answers(model, track(problems))
     configs: dict[Config, int] = {}
     parts = []
@@ -292,14 +308,6 @@ def as_grid(
         part = {"op": op, "dtype": dtype, "layout": layout, "sizes": sizes}
         parts.append({**part, "answers": numbers, "gains": [gain for _, gain in found]})
     return {"configs": list(map(str, configs)), "kinds": parts}
-
-
-def _problems(op: str, dtype: str, layout: str) -> Iterator[Problem]:
-    sizes = _BATCHED if op in BATCHED else _ALONE
-    assert tuple(sizes) == OP_SIZES[op]
-    for values in product(*sizes.values()):
-        named: dict[str, Any] = dict(zip(sizes, values, strict=True))
-        yield Problem.of(op, **named, dtype=dtype, layout=layout, align=16)
 
 
 def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config | None, int | None]]:

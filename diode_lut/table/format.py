@@ -26,7 +26,7 @@ from diode_lut.problem import (
     OPS,
     SIZE_FIELDS,
 )
-from diode_lut.table.row import KEY_FIELDS, Candidate, Entry, Range
+from diode_lut.table.row import KEY_FIELDS, Candidate, Entry
 from diode_lut.templates.config import TEMPLATES
 from diode_lut.templates.template import Parameter, Template
 
@@ -259,19 +259,14 @@ _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FI
 
 def key_text(entry: Entry) -> str:
     """Return the key as text: ``mm bfloat16 nt align 16 m 513-1024 n 4096 k 1-64``."""
-    parts = [
-        f"{_NAMED.get(name, '')}{_value_text(value)}"
-        for name, value in zip(KEY_FIELDS, entry.key, strict=True)
-        if value is not None
-    ]
+    parts = []
+    for name, value in zip(KEY_FIELDS, entry.key, strict=True):
+        if isinstance(value, tuple):
+            low, high = value
+            value = low if low == high else f"{low}-{high}"
+        if value is not None:
+            parts.append(f"{_NAMED.get(name, '')}{value}")
     return " ".join(parts) or "everything"
-
-
-def _value_text(value: str | int | Range) -> str:
-    if isinstance(value, tuple):
-        low, high = value
-        return str(low) if low == high else f"{low}-{high}"
-    return str(value)
 
 
 def candidate_text(candidate: Candidate) -> str:

@@ -224,8 +224,13 @@ class Neighbours:
         if kind not in self._sharing:
             if effort is not None:
                 effort.spend(len(self._boxes))
-            firsts = ((other, self._rows[numbers[0]]) for other, numbers in self._numbers.items())
-            self._sharing[kind] = [other for other, row in firsts if _share_a_kind(entry, row)]
+            self._sharing[kind] = []
+            _, *values = kind
+            for other, numbers in self._numbers.items():
+                _, *others = other
+                alike = all(None in pair or len({*pair}) == 1 for pair in zip(values, others, strict=True))
+                if alike and not set(ops_of(entry)).isdisjoint(ops_of(self._rows[numbers[0]])):
+                    self._sharing[kind].append(other)
         found: list[int] = []
         (least_batch, _), *_ = ranges
         for other in self._sharing[kind]:
@@ -239,13 +244,6 @@ class Neighbours:
                 effort.spend(1 + end // STEP_ROWS + len(places))
             found += [numbers[place] for place in places]
         return (number for number in sorted(found) if _shared_n(entry, self._rows[number]) is not None)
-
-
-def _share_a_kind(one: Entry, other: Entry) -> bool:
-    """Whether some problem's kind matches both rows."""
-    (_, *values), (_, *others) = coverage(one).kind, coverage(other).kind
-    alike = all(None in pair or len({*pair}) == 1 for pair in zip(values, others, strict=True))
-    return alike and not set(ops_of(one)).isdisjoint(ops_of(other))
 
 
 def _shared_n(one: Entry, other: Entry) -> int | None:

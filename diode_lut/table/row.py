@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from diode_lut.problem import (
     ALIGNS,
@@ -208,24 +208,8 @@ def box(entry: Entry) -> tuple[Range, ...]:
     return (*sizes, ABSENT, ABSENT, ABSENT, *_NO_KERNEL)
 
 
-class _HasKind(Protocol):
-    """Fields of a row's key. None matches anything."""
-
-    @property
-    def op(self) -> str | None: ...
-    @property
-    def dtype(self) -> str | None: ...
-    @property
-    def layout(self) -> str | None: ...
-    @property
-    def align(self) -> int | None: ...
-    @property
-    def epilogue(self) -> str | None: ...
-    @property
-    def variant(self) -> str | None: ...
-
-
-_K = TypeVar("_K", bound=_HasKind)
+_K = TypeVar("_K")
+"""What has the KIND_FIELDS."""
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:

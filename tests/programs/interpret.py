@@ -124,7 +124,7 @@ def programs(epilogue: str, op: str) -> dict[str, Any]:
         program = Program(lambda code=code: code)
         program.compile()
         assert program.load() is None
-        result = program.bind(problem, [each.to("cuda") for each in tensors], torch.empty(0))()
+        result = program.bind(problem, torch.empty(0))([each.to("cuda") for each in tensors])
         (error,) = errors([result], [with_epilogue(problem)(*(each.double() for each in tensors))])
         found[config.template] = [error, code.count("async_compile.triton(")]
     return found

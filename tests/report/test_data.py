@@ -15,7 +15,7 @@ from diode_lut.decide.catalog import find_path, open_model
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.evaluate import Evaluation, evaluate
 from diode_lut.model.ranking import Model
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.report import AskedProblem, Side, as_data
 from diode_lut.table import Table, decode_entry, read_table
 from diode_lut.templates.config import TEMPLATES
@@ -89,6 +89,14 @@ def test_default_is_what_gains_of_attention_are_over() -> None:
     table = Table(H200, map(decode_entry, OTHER_ROWS))
     gains = {row["template"]: row["gain"] for row in as_data(Side(table))["rows"]}
     assert (gains["default"], gains["aten"]) == (1.0, 1.0)
+
+
+def test_gains_of_generated_kernels_are_over_the_first_config_of_inductor() -> None:
+    """The page names this as their baseline, as the heading of gains does."""
+    row = {"op": "reduction", "variant": "inner", "configs": [{"template": "default"}]}
+    ops = as_data(Side(Table(H200, [decode_entry(row)])))["ops"]
+    assert {ops[op]["usual"] for op in GENERATED} == {"Inductor's first config"}
+    assert ops["mm"]["usual"] == "aten"
 
 
 def test_each_template_has_a_colour() -> None:
