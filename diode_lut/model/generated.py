@@ -113,9 +113,9 @@ class KernelModel:
 
         No block is longer than r: others were never timed.
         """
-        tried = self.regressions[number].tried
+        tried, reading = self.regressions[number].tried, self.regressions[number].reading
         nearest = min(tried, key=lambda each: (abs(each.bit_length() - r.bit_length()), each))
-        alike = Problem.generated("reduction", "inner", x=1, r=r)
+        alike = Problem.generated("reduction", "inner" if reading == "inner" else "outer", x=1, r=r)
         configs = tuple(each for each in tried[nearest] if each.kernel.suits(each.params, alike, self._architecture))
         blocks = blocks_of(configs, r)
         return tuple(compress(configs, (blocks[:, 2] <= r).tolist())), blocks[blocks[:, 2] <= r]
