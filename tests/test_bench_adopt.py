@@ -22,6 +22,6 @@ def test_some_rows_have_the_configs_of_others() -> None:
     ]
     for kind in {row.kind for row in table.entries}:
         before, after = (
-            sorted(row.candidates for row in each.entries if row.kind == kind) for each in (table, swapped)
+            sorted((row.candidates for row in each.entries if row.kind == kind), key=str) for each in (table, swapped)
         )
         assert before == after

@@ -78,7 +78,7 @@ CASES = [
     ("check model.bin", 1, "model.bin: a model, not a table (names of models end with .safetensors)"),
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
     ("collect --problems problems.json --out t.msgpack", 1, "[0].dtype: 'float8_e4m3fn' is not for mm (allowed: "),
-    ("collect --kernels . --out t.msgpack", 1, "error: batch.json: is not a kernel that tune recorded: remove"),
+    ("collect --kernels . --out t.msgpack", 1, "error: batch.json: is not a kernel that was recorded: remove"),
     ("collect --out t.msgpack", 2, "give either --problems or --random"),
     (
         "compare -o x.json -- python train.py",

@@ -46,7 +46,7 @@ def test_alarm_while_a_product_is_answered(module: str) -> None:
     assert counts.hits["user"] == 1
 
 
-@pytest.mark.parametrize("module", ["hardware.py", "decide/catalog.py", "table/read.py", "files.py", "settings.py"])
+@pytest.mark.parametrize("module", ["hardware.py", "decide/catalog.py", "table/__init__.py", "files.py", "settings.py"])
 @pytest.mark.parametrize("call", [1, 3])
 def test_alarm_while_a_key_is_made(module: str, call: int) -> None:
     """The alarm's exception comes out, the hook stays on, and no table is left out afterwards."""
