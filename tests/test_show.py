@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,14 @@ def test_shows_the_header_of_a_model(tmp_path: Path) -> None:
     )
     path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(12))
     assert call("show", path).stdout == "a: 1\nb: 2\nw F32 [3]\n"
+
+
+def test_shows_the_document_of_a_model_by_field() -> None:
+    """Candidates have a line each, so that a diff shows which are new, and regressions only a digest."""
+    lines = call("show", "nvidia-h100.mlp").stdout.splitlines()
+    assert sum(line.startswith('candidates: {"template":') for line in lines) > 100
+    (kernels,) = [line for line in lines if line.startswith("kernels: ")]
+    assert re.fullmatch(r'kernels: "8 regressions, sha256:[0-9a-f]{64}"', kernels)
 
 
 def test_another_file_is_an_error(tmp_path: Path) -> None:

@@ -97,15 +97,27 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def header_text(file: BinaryIO, path: Path) -> str:
-    """Return the metadata, sorted by name, then name, type and shape of each tensor. DiodeLutError for another file."""
+    """Return the metadata, sorted by name, then name, type and shape of each tensor. DiodeLutError for another file.
+
+    Each field of a model's document has a line, and each item of a list. Regressions for kernels have a digest.
+    """
     length = int.from_bytes(file.read(_LENGTH), "little")
     data = file.read(min(length, MAX_HEADER_BYTES))
     try:
         header = orjson.loads(data)
         metadata = header.pop("__metadata__", {})
+        document = orjson.loads(metadata.pop(KEY, "{}"))
+        if kernels := document.get("kernels"):
+            digest = hashlib.sha256(orjson.dumps(kernels)).hexdigest()
+            document["kernels"] = f"{len(kernels['regressions'])} regressions, sha256:{digest}"
         return as_lines(
             [
                 *(f"{name}: {value}" for name, value in sorted(metadata.items())),
+                *(
+                    f"{name}: {orjson.dumps(item).decode()}"
+                    for name, value in document.items()
+                    for item in (value if isinstance(value, list) else [value])
+                ),
                 *(f"{name} {tensor['dtype']} {tensor['shape']}" for name, tensor in sorted(header.items())),
             ]
         )
