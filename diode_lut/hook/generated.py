@@ -140,7 +140,7 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
 
 
 class _Context(NamedTuple):
-    """What holds for all kernels of a graph on a device: the snapshot, and Inductor's setting that decides, or none.
+    """The snapshot for all kernels of a graph on a device, and Inductor's setting that decides about them, or none.
 
     It has the name of the device, because torch takes microseconds to make that.
     """
