@@ -228,9 +228,8 @@ class TableSource(Source):
         entries, kind = of_kind(self.table.entries, problem)
         if not entries:
             return f"no entry for {kind}"
-        names = (
-            OP_SIZES[problem.op] if problem.op in GENERATED else dict.fromkeys((*MATMUL_SIZES, *OP_SIZES[problem.op]))
-        )
+        others = () if problem.op in GENERATED else MATMUL_SIZES
+        names = dict.fromkeys((*others, *OP_SIZES[problem.op]))
         sizes = " ".join(f"{name}={getattr(problem, name)}" for name in names)
         return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
 

@@ -255,7 +255,7 @@ class Validation(NamedTuple):
 
     @property
     def tops(self) -> dict[int, float]:
-        """For each of TOPS: geometric mean of the best time among so many first configs over the best time."""
+        """Geometric mean of the best time among so many first configs over the best time, for each of TOPS."""
         return {top: _mean(choice.tops[index] for choice in self.choices) for index, top in enumerate(TOPS)}
 
     @property

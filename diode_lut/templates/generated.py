@@ -88,9 +88,6 @@ class Generated(Template):
         if elements > most:
             yield Complaint(f"{elements} elements in a block of {warps} warps (allowed: {most})", "num_warps")
 
-    def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        return next(self.faults_on(problem, params, architecture), None) is None
-
 
 @dataclass(frozen=True)
 class Persistent(Generated):
