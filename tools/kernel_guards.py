@@ -90,9 +90,9 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda inputs: not V.graph.sizevars.statically_known_gt(inputs.shapes_symbolic()[-1][0], 65535)"),
             KERNELS + "test_batch_over_65535",
         ),
-        "batch-invariance": ("_is_on", setting_is_off("batch_invariant"), KERNELS + "test_batch_invariance"),
+        "batch-invariance": ("is_on", setting_is_off("batch_invariant"), KERNELS + "test_batch_invariance"),
         "epilogues-that-load-with-tma": (
-            "_is_on",
+            "is_on",
             setting_is_off("triton.enable_tma_load_for_template_epilogue"),
             KERNELS + "test_epilogues_that_load_with_tma",
         ),

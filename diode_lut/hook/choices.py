@@ -96,15 +96,15 @@ def require_templates(layout: ir.Layout) -> None:
     """Raise CannotRun unless Inductor allows Triton templates for such a result, with any number of SMs."""
     if snapshot().matmul.carveout is not None:
         raise CannotRun("timings are without an SM carve-out")
-    if _is_on("batch_invariant"):  # since torch 2.13
+    if is_on("batch_invariant"):  # since torch 2.13
         raise CannotRun("Inductor's setting batch_invariant allows the library only")
-    if _is_on("triton.enable_tma_load_for_template_epilogue"):
+    if is_on("triton.enable_tma_load_for_template_epilogue"):
         raise CannotRun("with triton.enable_tma_load_for_template_epilogue, epilogues may not compile")
     if not _offers_triton(layout):
         raise CannotRun("Inductor allows no Triton kernel for this matmul on this device")
 
 
-def _is_on(name: str) -> bool:
+def is_on(name: str) -> bool:
     """Return whether a setting of Inductor's is on. It is off in a release without it."""
     found: Any = inductor_config
     for part in name.split("."):
@@ -182,7 +182,7 @@ def _triton(
         heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), _allows_tf32(inputs.dtype())
-    if tf32 and not extra["ALLOW_TF32"] and _is_on("force_same_precision"):  # until torch 2.12
+    if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
@@ -284,7 +284,7 @@ def tma_legal(inputs: MMKernelInputs) -> bool:
     them.
     """
     a, b = inputs.mat1mat2()
-    if _is_on("triton.enable_template_tma_store"):
+    if is_on("triton.enable_template_tma_store"):
         return False  # an epilogue may then read a result that is never stored, and does not compile
     if (V.graph.aot_mode or V.graph.cpp_wrapper) and not cpp_wrappers_have_scratch():
         return False  # programs would write their descriptors past the end of the memory

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -24,6 +23,7 @@ from torch._inductor.virtualized import V
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.answer import CannotRun, in_force
+from diode_lut.hook.choices import is_on
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
 from diode_lut.hook.snapshot import InductorSnapshot, skip, snapshot
 from diode_lut.hook.switch import is_off
@@ -161,14 +161,7 @@ def _context(device: torch.device) -> _Context | None:
     now = snapshot()
     if not in_force(now) or not now.settings.generated:
         return None
-    return _Context(now, str(device), next(filter(_is_on, _DECIDING), ""))
-
-
-def _is_on(setting: str) -> bool:
-    try:
-        return bool(attrgetter(setting)(inductor_config))
-    except AttributeError:
-        return False
+    return _Context(now, str(device), next(filter(is_on, _DECIDING), ""))
 
 
 def _why_left(
