@@ -85,6 +85,7 @@ def test_what_is_too_large_is_not_even_read(tmp_path: Path) -> None:
 
 def test_only_so_many_values_are_parsed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table with more is read whatever wrote it, row by row, up to a limit; another file is refused."""
+    monkeypatch.setattr("diode_lut.table.AT_ONCE", 0)
     monkeypatch.setattr("diode_lut.table.MAX_PARSED", 2000)
     rows = [{"op": "mm", "m": [m, m], "configs": [{"template": "aten"}]} for m in range(1, 2001)]
     document = {**json.loads(HEAD + "]}"), "entries": rows}
