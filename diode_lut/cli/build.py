@@ -49,7 +49,7 @@ from diode_lut.cli.output import (
 from diode_lut.errors import HardwareError, SettingError, as_lines, install_command, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import detect_hardware, slug
-from diode_lut.measure.methods import SETS
+from diode_lut.measure import SETS
 from diode_lut.process import interrupt_on_signals
 from diode_lut.settings import config
 

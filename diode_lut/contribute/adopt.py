@@ -29,8 +29,8 @@ from diode_lut.errors import CollectError, ModelError, install_command
 from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
+from diode_lut.measure import METHODS
 from diode_lut.measure.collector import Executor, collect, open_executor
-from diode_lut.measure.methods import METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model

@@ -17,9 +17,21 @@ from diode_lut.build.measurements import doubt
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.errors import CollectError, DeviceLostError, install_command, printable
 from diode_lut.hardware import slug
-from diode_lut.measure.methods import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
+from diode_lut.measure import METHODS
 from diode_lut.measure.problems import RecordedKernel
-from diode_lut.measure.tasks import Crash, Outcome, Shard, Task, Watch, make_shards
+from diode_lut.measure.search_space import finalists
+from diode_lut.measure.tasks import (
+    MEASURERS,
+    Crash,
+    Outcome,
+    Setup,
+    Shard,
+    Task,
+    Watch,
+    find_setup,
+    make_shards,
+    measure_tasks,
+)
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
@@ -150,7 +162,7 @@ def collect(
                         if entry is not None
                     ]
                 elif stage == "final":
-                    tasks = final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
+                    tasks = finalists(_records(dataset, "sweep"), problems, dataset.header.hardware)
                 else:
                     tasks = [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
                 if stage == METHODS[setup.method][-1] and table is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.measure import methods as setup
+from diode_lut.measure import tasks as setup
 from tests.contribute import measurers
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.measure import methods as setup
-from diode_lut.measure.methods import METHODS
+from diode_lut.measure import METHODS
+from diode_lut.measure import tasks as setup
 from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.problem import Problem
 

@@ -11,8 +11,8 @@ from diode_lut.cli import main
 from diode_lut.contribute.verify import comparable, sample_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.hardware import Hardware, detect_hardware
-from diode_lut.measure import methods as setup
-from diode_lut.measure.methods import METHODS
+from diode_lut.measure import METHODS
+from diode_lut.measure import tasks as setup
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.measure import methods as setup
+from diode_lut.measure import tasks as setup
 from diode_lut.measure.collector import collect
 from diode_lut.measure.gemm import GemmCheck, make_operands
 from diode_lut.measure.stages import aten_launch
