@@ -473,10 +473,10 @@ def verify_command(
     datasets = [files[digest] for digest in table.provenance.get("datasets", []) if digest in files]
     drift = verify(
         table,
+        sample_of(comparable(table, datasets, kernels), rows),
         device=device,
         budget_s=60 * budget,
         begun=begun,
-        sample=sample_of(comparable(table, datasets, kernels), rows),
         kernels=kernels,
         report=lambda text: say(text, err=True),
     )

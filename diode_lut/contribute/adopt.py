@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from diode_lut.build import BuildResult, build
-from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, measure_drift, noise_of
+from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, noise_of, verify
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
@@ -247,8 +247,13 @@ def adopt(
             now = time.monotonic()
             seconds = max(begin + _CHECKING * budget_s - now, (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
-            drift = measure_drift(
-                built.table, gains, executor, seconds, now, device=device, kernels=kernels, report=report
+            drift = verify(
+                *(built.table, gains, executor),
+                device=device,
+                budget_s=seconds,
+                begun=now,
+                kernels=kernels,
+                report=report,
             )
     drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
     _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
