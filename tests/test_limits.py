@@ -32,7 +32,7 @@ GOOD = '{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
 MEGABYTES = 200
 """How much memory a process may take on top of what it has when all is imported."""
 READ_WITH_LITTLE_MEMORY = f"""
-import resource, sys; from pathlib import Path; import diode_lut.table as read
+import resource, sys, numpy; from pathlib import Path; import diode_lut.table as read
 used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + ({MEGABYTES} << 20),) * 2)
 from diode_lut.errors import TableError
