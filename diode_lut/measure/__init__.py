@@ -3,6 +3,13 @@
 METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}
 """The stages of each method, in order: all problems go through a stage before any goes through the next."""
 
+MEASURERS = {
+    "autotune": "diode_lut.measure.autotune:measure",
+    "sweep": "diode_lut.measure.stages:sweep",
+    "final": "diode_lut.measure.stages:final",
+}
+"""The Measurer of each stage, imported when it is measured."""
+
 SETS = {
     "models": "GEMMs of model suites in float16 and of language models in bfloat16, then some of them with epilogues",
     "llm": "those in bfloat16, of language models",

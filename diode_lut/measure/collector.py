@@ -17,11 +17,10 @@ from diode_lut.build.measurements import doubt
 from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
 from diode_lut.errors import CollectError, DeviceLostError, install_command, printable
 from diode_lut.hardware import slug
-from diode_lut.measure import METHODS
+from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.measure.search_space import finalists
 from diode_lut.measure.tasks import (
-    MEASURERS,
     Crash,
     Outcome,
     Setup,

@@ -209,14 +209,6 @@ def _device_answers() -> bool:
     return True
 
 
-MEASURERS = {
-    "autotune": "diode_lut.measure.autotune:measure",
-    "sweep": "diode_lut.measure.stages:sweep",
-    "final": "diode_lut.measure.stages:final",
-}
-"""The Measurer of each stage, imported when it is measured."""
-
-
 class Setup(NamedTuple):
     """How a collection measures. ``device`` is ``cuda`` or ``cpu``, ``method`` a key of METHODS."""
 

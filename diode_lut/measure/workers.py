@@ -25,8 +25,8 @@ from distributed.utils import silence_logging_cmgr, sync
 
 from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError, install_command, printable
+from diode_lut.measure import MEASURERS
 from diode_lut.measure.tasks import (
-    MEASURERS,
     Crash,
     Family,
     Outcome,
