@@ -80,6 +80,7 @@ OP_SIZES = {
     "grouped_mm": ("b", "m", "n", "k"),
     "pointwise": ("x", "y", "loads"),
     "reduction": ("x", "r"),
+    "split_reduction": ("x", "r"),
 }
 """The sizes of each op, in canonical order."""
 
@@ -90,7 +91,8 @@ MEANING_OF_OPS = (
     "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
     "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
     "groups, each with a matrix B of its own (grouped_mm); or a kernel that Inductor generates for anything else, "
-    "with a reduction or without (reduction, pointwise). Left out, any GEMM but grouped_mm."
+    "with a reduction or without (reduction, pointwise); or how many parts a reduction is computed in "
+    "(split_reduction). Left out, any GEMM but grouped_mm."
 )
 """The meaning of each op, and of a row without an op, for the schema."""
 
@@ -106,7 +108,10 @@ ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 GROUPED = ("grouped_mm",)
 """``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
 
-GENERATED = ("pointwise", "reduction")
+SPLIT = "split_reduction"
+"""The op of a reduction before Inductor decides whether one kernel computes it, or one for its parts and one more."""
+
+GENERATED = ("pointwise", "reduction", SPLIT)
 """The kernels that Inductor generates for what is no matmul and no attention."""
 
 MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *GENERATED))
@@ -168,6 +173,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
     "pointwise": ("flat", "tiled", "tiled-x", "tiled-y"),
     "reduction": ("inner", "outer", "outer_tiny", "default", "mixed"),
+    SPLIT: ("inner", "outer"),
 }
 """The variants of the ops with some. Other ops have NO_VARIANT, and it is not written."""
 
@@ -276,7 +282,8 @@ class Problem(NamedTuple):
     contiguously along r, ``outer`` along x. With Inductor's hint ``default``, it is ``mixed`` if something is read
     contiguously along r. A pointwise kernel is ``flat``, with a single dimension, or ``tiled``: ``tiled-x`` if it reads
     and writes more contiguously along x, ``tiled-y`` if it never does, by Inductor's scores. It reads ``loads``
-    different elements for each that it computes; without any, it is 1. The other sizes are 1, ``dtype`` and ``layout``
+    different elements for each that it computes; without any, it is 1. A reduction that may be split has ``x`` and
+    ``r`` of the whole reduction. The other sizes are 1, ``dtype`` and ``layout``
     empty, and ``align`` is 16.
     """
 

@@ -15,6 +15,7 @@ PADDING = "tests/hook/test_padding.py::"
 CONCAT = "tests/hook/test_concat.py::"
 ATTENTION = "tests/hook/test_attention.py::"
 GENERATED = "tests/hook/test_generated.py::"
+SPLITS = "tests/hook/test_split_reductions.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
 SCALED = "tests/hook/test_scaled_mm.py::"
 INT8 = "tests/hook/test_int_mm.py::"
@@ -240,9 +241,21 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             GENERATED + "test_grid_along_y_is_masked",
             GENERATED + "test_one_row_of_a_persistent_reduction_keeps_x",
         ),
+        "split-scans": ("_SCAN", Instead('re.compile("none")'), SPLITS + "test_scans_are_inductors"),
+        "split-sizes-change": (
+            "parts_of",
+            Without("var_to_range"),
+            SPLITS + "test_sizes_that_may_change_are_inductors",
+        ),
+        "split-settings": ("parts_of", Without("setting"), SPLITS + "test_inductors_settings_win"),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),
     },
     "diode_lut.templates.generated": {
+        "split-parts": (
+            "SplitReduction.faults_on",
+            Instead("lambda *_: iter(())"),
+            SPLITS + "test_parts_that_are_too_short_are_skipped",
+        ),
         "generated-registers": (
             "Generated.faults_on",
             Instead("lambda *_: iter(())"),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from diode_lut.hardware import Hardware
 from diode_lut.model.generated import KernelModel, Times, fit_kernels
-from diode_lut.problem import MAX_SIZE, OP_SIZES, Problem
+from diode_lut.problem import MAX_SIZE, OP_SIZES, SPLIT, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -43,6 +43,10 @@ so a config that few were measured with may take several times as long with the 
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
 
+OF_FUSIONS = 0.03
+"""Minimum mean loss that another split of a reduction saves than Inductor's, because a split also decides what is fused
+with the reduction."""
+
 CLEARLY_FASTER = 0.02
 """Minimum mean loss that a row for a single problem saves."""
 
@@ -61,17 +65,21 @@ class _Kernels(NamedTuple):
     configs: Sequence[Config]
     losses: Losses
 
-    def bests(self, numbers: npt.NDArray[np.intp]) -> list[tuple[int, float]]:
-        """Return the best config of each template, by number, and its summed loss on the problems of the template.
+    def form(self, config: Config) -> str:
+        """Return the config's template. All configs of a split have one form."""
+        return "" if DEFAULT in self.configs else config.template
 
-        The template of most problems comes first.
+    def bests(self, numbers: npt.NDArray[np.intp]) -> list[tuple[int, float]]:
+        """Return the best config of each form, by number, and its summed loss on the problems of the form.
+
+        The form of most problems comes first.
         """
         losses = self.losses[numbers]
-        by_template: dict[str, list[int]] = {}
+        by_form: dict[str, list[int]] = {}
         for place, config in enumerate(self.configs):
-            by_template.setdefault(config.template, []).append(place)
+            by_form.setdefault(self.form(config), []).append(place)
         found = []
-        for places in by_template.values():
+        for places in by_form.values():
             own = losses[~np.isnan(losses[:, places]).all(axis=1)][:, places]
             if len(own):
                 means = _means(own)
@@ -115,7 +123,8 @@ def kernel_rows(
 
     A form that was not measured has the config that is expected to lose least.
     """
-    configs = sorted({config for each in times for config in each if config != DEFAULT})
+    op, variant = problems[0].op, problems[0].variant
+    configs = sorted({config for each in times for config in each if config != DEFAULT or op == SPLIT})
     losses = np.full((len(problems), len(configs)), np.nan)
     gains = losses.copy()
     for number, of_problem in enumerate(times):
@@ -123,8 +132,8 @@ def kernel_rows(
         for place, config in enumerate(configs):
             if config in of_problem:
                 losses[number, place] = min(np.log(of_problem[config] / best), WORST_LOSS)
+                losses[number, place] -= OF_FUSIONS if config == DEFAULT else 0
                 gains[number, place] = np.log(of_problem.get(DEFAULT, np.nan) / of_problem[config])
-    op, variant = problems[0].op, problems[0].variant
     anything = Entry(op, None, None, None, None, None, None, None, candidates=(), variant=variant)
     names = [name for name in OP_SIZES[op] if (name, variant) != ("y", "flat")]
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in names}
@@ -169,14 +178,14 @@ def _exact(
     Configs of each form are compared, because a kernel with several reductions keeps its form. The rows have the part's
     range of ``loads``. With each are the numbers of its problems.
     """
-    usual = {config.template: measured.configs.index(config) for config in reversed(of_part.configs)}
+    usual = {measured.form(config): measured.configs.index(config) for config in reversed(of_part.configs)}
     by_problem: dict[Problem, list[int]] = {}
     for number in numbers.tolist():
         by_problem.setdefault(problems[number]._replace(loads=1), []).append(number)
     for problem, own in by_problem.items():
         means = _means(measured.losses[own], share=0)
         places = _forms(measured, np.array(own))
-        pairs = [(place, usual.get(measured.configs[place].template)) for place in places]
+        pairs = [(place, usual.get(measured.form(measured.configs[place]))) for place in places]
         pairs.append((places[0], measured.configs.index(of_part.best.config)))
         if any(other is None or means[other] - means[place] > CLEARLY_FASTER for place, other in pairs):
             sizes: dict[str, Any] = {name: (getattr(problem, name),) * 2 for name in measured.sizes if name != "loads"}

@@ -8,6 +8,7 @@ about a kernel is left as it is, and recorded with the reason.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
 from diode_lut.hook.snapshot import InductorSnapshot, skip, snapshot
 from diode_lut.hook.switch import is_off
 from diode_lut.hook.versions import KEEPS_R, KWARGS
-from diode_lut.problem import MAX_SIZE, Problem
+from diode_lut.problem import MAX_SIZE, SPLIT, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
 _DECIDING = (
@@ -38,6 +39,9 @@ _DECIDING = (
     "test_configs.force_filter_reduction_configs",
 )
 """Inductor's settings with which it, or the user, decides about generated kernels. Releases have most of them."""
+
+_SCAN = re.compile("cum|scan")
+"""The ops that Inductor computes by a scan, by parts of their names."""
 
 _LEFT_OPEN = {"features", "tiling_scores"}
 """The arguments of a kernel about whose form and blocks nothing is decided yet."""
@@ -56,14 +60,8 @@ def fixed_arguments(
 
     ``tiling`` has the sizes of the kernel's dimensions.
     """
-    device = V.graph.get_current_device_or_throw()
-    known = _contexts.get(V.graph)
-    if known is None:
-        known = _contexts[V.graph] = {}
-    if device not in known:
-        known[device] = _context(device)
-    context = known[device]
-    if context is None or is_off():
+    context = _context_of(V.graph.get_current_device_or_throw())
+    if context is None:
         return {}
     now, name = context.now, context.device
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
@@ -86,6 +84,36 @@ def fixed_arguments(
     if config.template in KEEPS_R:
         more["override_persistent_reduction"] = KEEPS_R[config.template]
     return more
+
+
+def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None:
+    """Return into how many parts a reduction is split, or None if Inductor decides, of which no receipt tells.
+
+    ``x`` and ``r`` are hints, so Inductor decides about graphs with sizes that may change. It asks about scans, too.
+    """
+    context = _context_of(device)
+    if context is None or context.setting or context.now.settings.policy == "verify":
+        return None
+    if V.graph.sizevars.shape_env.var_to_range:
+        return None
+    if _SCAN.search(str(V.graph.current_node.target)):
+        return None
+    sizes = {"x": int(x), "r": int(r)}
+    if not all(1 <= size <= MAX_SIZE for size in sizes.values()):
+        return None
+    now, name = context.now, context.device
+    decision = now.answers(_problem(SPLIT, "inner" if inner else "outer", **sizes), name, padding=False).decision
+    for config in decision.configs:
+        if config == DEFAULT:
+            return None
+        reason = f"{config.template} is not for {SPLIT}" if SPLIT not in config.kernel.ops else ""
+        for complaint in config.kernel.faults_on(decision.problem, config.params, architecture(decision.hardware.arch)):
+            reason = reason or complaint.reason
+        if not reason:
+            now.record_generated(decision, config)
+            return config.kernel.values(config.params)["parts"]
+        skip(decision, config, reason)
+    return None
 
 
 class _AtLeastTwo(FixedTritonConfig):
@@ -154,8 +182,17 @@ _contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKey
 """The context of each graph by device, or None if nothing is asked about its kernels."""
 
 
+def _context_of(device: torch.device) -> _Context | None:
+    """Return the context of the present graph, or None if nothing is asked. Settings stay as they are meanwhile."""
+    known = _contexts.get(V.graph)
+    if known is None:
+        known = _contexts[V.graph] = {}
+    if device not in known:
+        known[device] = _context(device)
+    return None if is_off() else known[device]
+
+
 def _context(device: torch.device) -> _Context | None:
-    """Return the context of the present graph. Settings stay as they are meanwhile."""
     if device.type != "cuda" or torch.version.hip:
         return None
     now = snapshot()

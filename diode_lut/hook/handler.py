@@ -115,6 +115,20 @@ class DiodeChoices(InductorChoices):
             choices = None
         return ask_base(templates) if choices is None else choices
 
+    def reduction_split_factor(  # type: ignore[override]  # a static method before torch 2.14
+        self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
+    ) -> int:
+        """Return into how many parts a reduction is split: the number of a table, or else of the base class."""
+        sizes = reduction_numel_hint, numel_hint
+        try:
+            from diode_lut.hook.generated import parts_of
+
+            parts = parts_of(device, *sizes, inner=inner_reduction)
+        except Exception as error:
+            leave("a reduction", error)
+            parts = None
+        return super().reduction_split_factor(device, *sizes, inner_reduction) if parts is None else parts
+
     def triton_kernel_kwargs(
         self, kernel_cls: Any, features: Any, groups: list[Any], kernel_kwargs: dict[str, Any]
     ) -> dict[str, Any]:

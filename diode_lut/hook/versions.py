@@ -140,6 +140,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "default": {},
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
     **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
+    "in_parts": {},
 }
 """The keyword arguments Inductor gives a template, by our names of the tunables."""
 
@@ -161,7 +162,7 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "decompose_k": {"mm": ("decompose_k",)},
     "cpp_gemm": {},
-    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm", *_GENERATED)},
+    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm", *_GENERATED, "in_parts")},
 }
 """The uids of a template for each op that it can compute. The first is the usual uid.
 

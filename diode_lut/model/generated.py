@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from diode_lut.errors import ProblemError
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.problem import VARIANTS, Problem, rounded_up
+from diode_lut.problem import SPLIT, VARIANTS, Problem, rounded_up
 from diode_lut.templates.config import DEFAULT, Config
 
 Doubles = npt.NDArray[np.float64]
@@ -162,6 +162,8 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
     losses: defaultdict[tuple[str, str], list[tuple[Doubles, Doubles]]] = defaultdict(list)
     tried: defaultdict[tuple[str, str], defaultdict[int, set[Config]]] = defaultdict(lambda: defaultdict(set))
     for problem, times in measured:
+        if problem.op == SPLIT:
+            continue
         reading, bests = reading_of(problem), dict[bool, float]()
         for template in {config.template for config in times} - {DEFAULT.template}:
             configs = [config for config in times if config.template == template]
@@ -209,7 +211,12 @@ def _of_problem(problem: Problem) -> Doubles:
 
 
 def reading_of(problem: Problem) -> str:
-    """Return the group of a kernel's variant: the same configs were tried for all variants of a group."""
+    """Return the group of a kernel's variant: the same configs were tried for all variants of a group.
+
+    Reductions that may be split have a group of their own, about which no model knows anything.
+    """
+    if problem.op == SPLIT:
+        return SPLIT
     group = problem.variant.partition("-")[0]
     return group if group in ("flat", "tiled", "inner") else "outer"
 

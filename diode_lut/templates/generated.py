@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diode_lut.hardware import Architecture
-from diode_lut.problem import Problem, rounded_up
+from diode_lut.problem import SPLIT, Problem, rounded_up
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
 _BLOCKS = tuple(1 << power for power in range(17))
@@ -118,4 +118,25 @@ PERSISTENT_REDUCTION = Persistent(
     ("reduction",),
     (_BLOCK_X, _WARPS, _STAGES),
     "A reduction that Inductor generates, in which a program keeps all of r.",
+)
+
+
+@dataclass(frozen=True)
+class SplitReduction(Template):
+    """A number of parts into which Inductor splits a reduction."""
+
+    def faults_on(
+        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[Complaint]:
+        """Complain about parts with fewer elements along r than a warp has threads."""
+        (parts,), least = params, architecture.warp_size
+        if parts > 1 and problem.r < parts * least:
+            yield Complaint(f"{problem.r} elements in {parts} parts (allowed: {least} in each)", "parts")
+
+
+SPLIT_REDUCTION = SplitReduction(
+    "in_parts",
+    (SPLIT,),
+    (Parameter("parts", "p", tuple(1 << power for power in range(13)), "Parts", "Number of parts; 1 does not split."),),
+    "A reduction whose parts are computed by one kernel, and their results by another.",
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from diode_lut.problem import VARIANTS, Problem
+from diode_lut.problem import GENERATED, VARIANTS, Problem
 from diode_lut.templates.config import TEMPLATES, Config
 from diode_lut.templates.generated import least_step
 from tests.fake_cuda import Input, lower
@@ -116,7 +116,7 @@ def draw_generated_case(seed: int, number: int, *, small: bool = False) -> Gener
         before=tuple(random.sample(list(BEFORE), random.choice([0, 1, 2]))),
         reduction=random.choice(list(REDUCTIONS)),
         dim=random.choice([0, -1, -1]),
-        rows=[_draw_row(random, op) for op in ("pointwise", "reduction") for _ in range(random.choice([2, 3]))],
+        rows=[_draw_row(random, op) for op in GENERATED for _ in range(random.choice([2, 3]))],
         mode="default",
         settings={"tiers": ("user",)},
     )

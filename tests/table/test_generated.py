@@ -74,7 +74,7 @@ def test_problems_are_checked() -> None:
         Problem.generated("pointwise", "flat", x=8, r=2)
     with pytest.raises(ProblemError, match=r"variant: 'flat' is not for reduction"):
         Problem.generated("reduction", "flat", x=8)
-    assert [name for op in GENERATED for name in OP_SIZES[op]] == ["x", "y", "loads", "x", "r"]
+    assert [name for op in GENERATED for name in OP_SIZES[op]] == ["x", "y", "loads", "x", "r", "x", "r"]
 
 
 def test_useless_configs() -> None:
