@@ -168,18 +168,6 @@ def place_at(data: bytes, offset: int) -> Place:
     return Place(data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode()) + 1)
 
 
-def lines_of_rows(data: bytes) -> Iterator[int]:
-    """Yield the line of each row of a table in its file."""
-    entries = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["entries"]
-    at = data.index(bytes(entries))
-    line = 1 + data.count(b"\n", 0, at)
-    for text in map(bytes, msgspec.json.decode(entries, type=list[msgspec.Raw])):
-        start = data.index(text, at)
-        line += data.count(b"\n", at, start)
-        yield line
-        at, line = start + len(text), line + text.count(b"\n")
-
-
 class Positions:
     """Finds JSON paths in a file of valid JSON in UTF-8."""
 
