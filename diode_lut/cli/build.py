@@ -114,12 +114,11 @@ def adopt_command(
     kernels = kernels_of(kernel_directory)
     interrupt_on_signals()  # so that a killed run removes its temporary files
     from diode_lut.cli.tables import check_table
-    from diode_lut.contribute.adopt import Folder, adopt, complete
+    from diode_lut.contribute.adopt import adopt, complete
 
     def report(text: str) -> None:
         say(printable(text), err=True)
 
-    folder = Folder(output)
     name = slug(problem_file.path.name.partition(".")[0]) or "problems"
     if measured_by is None:  # as git calls the user, or nothing
         measured_by = ""
@@ -137,14 +136,14 @@ def adopt_command(
             kernels=kernels,
             report=report,
         )
-        lines = complete(adopted, folder, report)
+        lines = complete(adopted, report)
     except KeyboardInterrupt:
         report("stopped: run the same command again to go on")
         return STOPPED
     found = check_table(Typed(adopted.table), compiling=True, contribution=True)
     faults = [f"  {error}" for error in found if not error.note]
-    refused = f"{folder.contribution}: the table can be used, but `check --contribution` would refuse the folder:"
-    ready = f"{folder.contribution}: ready to contribute; README.md says how"
+    refused = f"{adopted.contribution}: the table can be used, but `check --contribution` would refuse the folder:"
+    ready = f"{adopted.contribution}: ready to contribute; README.md says how"
     say(as_lines([*lines, "", *([refused, *faults] if faults else [ready])]))
     return None
 
