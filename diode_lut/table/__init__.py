@@ -420,15 +420,9 @@ def mismatches(row: Any) -> Iterator[Fault]:
             yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", name)
             return
         ops = having
-    yield from _useless_n_align(row)
-
-
-def _useless_n_align(row: Any) -> Iterator[Fault]:
-    if row.n_align is None:
-        return
-    if row.op not in GEMMS or row.dtype is None:
+    if row.n_align is not None and (row.op not in GEMMS or row.dtype is None):
         yield Fault(f"needs an op (allowed: {', '.join(GEMMS)}) and a dtype", "n_align")
-    elif row.n is not None:
+    elif row.n_align is not None and row.n is not None:
         low, high = row.n
         columns = aligned_columns(row.op, row.dtype)
         if low == high:
