@@ -105,14 +105,9 @@ def _require_regular(mode: int, path: Path) -> None:
 def read_at_most(path: Path, limit: int) -> bytes:
     """Read the file. OSError if it cannot be read, or has more than ``limit`` bytes."""
     with open_regular(path) as file:
-        return read_rest(file, path, limit)
-
-
-def read_rest(file: BufferedReader, path: Path, limit: int) -> bytes:
-    """Read the rest of an open file. OSError, with ``path`` in it, for more than ``limit`` bytes."""
-    data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
-    while (more := file.read(1 << 20)) and len(data) <= limit:  # a file that grows
-        data += more
+        data = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+        while (more := file.read(1 << 20)) and len(data) <= limit:  # a file that grows
+            data += more
     if len(data) > limit:
         allowed = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
         raise OSError(errno.EFBIG, f"too large (allowed: {allowed})", str(path))

@@ -20,20 +20,10 @@ def _place(tile, M: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_
 
 @triton.jit
 def gemm(
-    a,
-    b,
-    c,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    A_ROW_MAJOR: tl.constexpr,
-    B_ROW_MAJOR: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A_ROW_MAJOR: tl.constexpr, B_ROW_MAJOR: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
-):
+):  # fmt: skip
     """Compute a tile for each program, loaded through pointers. A batch would only add an offset."""
     stride_am: tl.constexpr = K if A_ROW_MAJOR else 1
     stride_ak: tl.constexpr = 1 if A_ROW_MAJOR else M
@@ -60,20 +50,10 @@ def gemm(
 
 @triton.jit
 def persistent_tma_gemm(
-    a,
-    b,
-    c,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    A_ROW_MAJOR: tl.constexpr,
-    B_ROW_MAJOR: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A_ROW_MAJOR: tl.constexpr, B_ROW_MAJOR: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
-):
+):  # fmt: skip
     """Compute many tiles for each program, loaded through tensor descriptors."""
     a_tiles = tl.make_tensor_descriptor(
         a,
@@ -120,20 +100,9 @@ def _weights(scores, seen, sums):
 
 @triton.jit
 def forward(
-    q,
-    k,
-    v,
-    out,
-    steps,
-    jumps,
-    K: tl.constexpr,
-    V: tl.constexpr,
-    STRIDE_K: tl.constexpr,
-    STRIDE_V: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    q, k, v, out, steps, jumps, K: tl.constexpr, V: tl.constexpr, STRIDE_K: tl.constexpr, STRIDE_V: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """Compute a block of queries. Decoding has a single block for all heads that share keys."""
     rm = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     queries = _rows(q, rm, K, STRIDE_K)

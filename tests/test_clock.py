@@ -36,7 +36,7 @@ def run(clock: Path, seconds: int, *arguments: object) -> str:
 @pytest.mark.parametrize(("seconds", "says"), [(0, ""), (4_000_000_000, "2096-10-02")])
 def test_a_plainly_wrong_date_is_left_out(clock: Path, seconds: int, says: str) -> None:
     """A dataset does not say that it was measured in 1970; another date cannot be told from a true one."""
-    code = "import time; from diode_lut.measure.methods import today; print(int(time.time()), today())"
+    code = "import time; from diode_lut.measure.tasks import today; print(int(time.time()), today())"
     assert run(clock, seconds, "-c", code) == f"{seconds} {says}\n"
 
 

@@ -21,7 +21,8 @@ import pytest
 import diode_lut
 from diode_lut.cli import COMMANDS
 from diode_lut.dataset import DatasetWriter, Record, Timing
-from diode_lut.measure.methods import METHODS, find_setup
+from diode_lut.measure import METHODS
+from diode_lut.measure.tasks import find_setup
 from diode_lut.problem import Problem
 from diode_lut.settings import _SETTINGS
 from diode_lut.templates.config import ATEN

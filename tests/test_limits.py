@@ -32,7 +32,7 @@ GOOD = '{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
 MEGABYTES = 200
 """How much memory a process may take on top of what it has when all is imported."""
 READ_WITH_LITTLE_MEMORY = f"""
-import resource, sys; from pathlib import Path; import diode_lut.table as read
+import resource, sys, numpy; from pathlib import Path; import diode_lut.table as read
 used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + ({MEGABYTES} << 20),) * 2)
 from diode_lut.errors import TableError
@@ -85,6 +85,7 @@ def test_what_is_too_large_is_not_even_read(tmp_path: Path) -> None:
 
 def test_only_so_many_values_are_parsed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table with more is read whatever wrote it, row by row, up to a limit; another file is refused."""
+    monkeypatch.setattr("diode_lut.table.AT_ONCE", 0)
     monkeypatch.setattr("diode_lut.table.MAX_PARSED", 2000)
     rows = [{"op": "mm", "m": [m, m], "configs": [{"template": "aten"}]} for m in range(1, 2001)]
     document = {**json.loads(HEAD + "]}"), "entries": rows}

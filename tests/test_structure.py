@@ -343,7 +343,7 @@ def test_nothing_that_is_read_is_run() -> None:
 def test_only_a_header_has_the_date() -> None:
     """Nothing depends on the system's clock, which may jump or be wrong, but what a dataset says of its day."""
     using = [(name_of(path), name) for path in MODULES for name, _ in called(path) if name in CLOCKS]
-    assert using == [("diode_lut/measure/methods.py", "date.today")]
+    assert using == [("diode_lut/measure/tasks.py", "date.today")]
 
 
 @cache

@@ -17,7 +17,7 @@ from diode_lut.build.measurements import measurements_of
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.files import write_atomically
 from diode_lut.measure.problems import BLOCK
-from diode_lut.measure.tasks import KernelFamily
+from diode_lut.measure.tasks import Family, family_of
 from diode_lut.problem import NO_EPILOGUE, Problem
 
 Block = list[tuple[float, Problem]]
@@ -44,9 +44,9 @@ def ordered(records: Iterable[Record]) -> Iterator[Problem]:
 
 def _blocks(found: Block) -> list[Block]:
     """Blocks of one family each, that which gains most first."""
-    families: defaultdict[tuple[KernelFamily, str], Block] = defaultdict(list)
+    families: defaultdict[tuple[Family, str], Block] = defaultdict(list)
     for ratio, problem in found:
-        families[KernelFamily.of(problem), problem.epilogue].append((ratio, problem))
+        families[family_of(problem), problem.epilogue].append((ratio, problem))
     blocks = [family[at : at + BLOCK] for family in families.values() for at in range(0, len(family), BLOCK)]
     return sorted(blocks, key=lambda block: sum(ratio for ratio, _ in block) / len(block))
 

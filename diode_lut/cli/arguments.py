@@ -387,7 +387,7 @@ def say_losses(datasets: Iterable[Dataset]) -> int:
 
 def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
     """Read the problems of a shipped set or of a file. UsageError if there is no such file."""
-    from diode_lut.measure.methods import SETS
+    from diode_lut.measure import SETS
     from diode_lut.measure.problems import problem_set, read_problems
 
     name = str(typed.path)

@@ -49,7 +49,7 @@ from diode_lut.cli.output import (
 from diode_lut.errors import HardwareError, SettingError, as_lines, install_command, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import detect_hardware, slug
-from diode_lut.measure.methods import SETS
+from diode_lut.measure import SETS
 from diode_lut.process import interrupt_on_signals
 from diode_lut.settings import config
 
@@ -114,12 +114,11 @@ def adopt_command(
     kernels = kernels_of(kernel_directory)
     interrupt_on_signals()  # so that a killed run removes its temporary files
     from diode_lut.cli.tables import check_table
-    from diode_lut.contribute.adopt import Folder, adopt, complete
+    from diode_lut.contribute.adopt import adopt, complete
 
     def report(text: str) -> None:
         say(printable(text), err=True)
 
-    folder = Folder(output)
     name = slug(problem_file.path.name.partition(".")[0]) or "problems"
     if measured_by is None:  # as git calls the user, or nothing
         measured_by = ""
@@ -137,14 +136,14 @@ def adopt_command(
             kernels=kernels,
             report=report,
         )
-        lines = complete(adopted, folder, report)
+        lines = complete(adopted, report)
     except KeyboardInterrupt:
         report("stopped: run the same command again to go on")
         return STOPPED
     found = check_table(Typed(adopted.table), compiling=True, contribution=True)
     faults = [f"  {error}" for error in found if not error.note]
-    refused = f"{folder.contribution}: the table can be used, but `check --contribution` would refuse the folder:"
-    ready = f"{folder.contribution}: ready to contribute; README.md says how"
+    refused = f"{adopted.contribution}: the table can be used, but `check --contribution` would refuse the folder:"
+    ready = f"{adopted.contribution}: ready to contribute; README.md says how"
     say(as_lines([*lines, "", *([refused, *faults] if faults else [ready])]))
     return None
 
@@ -473,10 +472,10 @@ def verify_command(
     datasets = [files[digest] for digest in table.provenance.get("datasets", []) if digest in files]
     drift = verify(
         table,
+        sample_of(comparable(table, datasets, kernels), rows),
         device=device,
         budget_s=60 * budget,
         begun=begun,
-        sample=sample_of(comparable(table, datasets, kernels), rows),
         kernels=kernels,
         report=lambda text: say(text, err=True),
     )

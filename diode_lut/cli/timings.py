@@ -48,7 +48,7 @@ from diode_lut.cli.output import (
 from diode_lut.errors import CollectError, ExchangeError, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
-from diode_lut.measure.methods import METHODS, SETS
+from diode_lut.measure import METHODS, SETS
 from diode_lut.problem import GEMMS
 from diode_lut.process import interrupt_on_signals
 

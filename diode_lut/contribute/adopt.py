@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from diode_lut.build import BuildResult, build
-from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, measure_drift, noise_of
+from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, noise_of, verify
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
@@ -29,8 +29,8 @@ from diode_lut.errors import CollectError, ModelError, install_command
 from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
+from diode_lut.measure import METHODS
 from diode_lut.measure.collector import Executor, collect, open_executor
-from diode_lut.measure.methods import METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model
@@ -184,30 +184,10 @@ class Adopted(NamedTuple):
     clocks: str
     left: int
 
-
-class Folder(NamedTuple):
-    """The files of an adoption. Interrupted runs continue ``timings``; the rest is ready to contribute."""
-
-    root: Path
-
-    @property
-    def timings(self) -> Path:
-        """The path of all timings, of unfinished problems too."""
-        return self.root / "timings.msgpack"
-
     @property
     def contribution(self) -> Path:
-        """The files of a pull request, placed as in the repository."""
-        return self.root / "contribution"
-
-    @property
-    def tables(self) -> Path:
-        """Where the table and the model are."""
-        return self.contribution / "tables"
-
-    def dataset(self, hardware: Hardware, name: str) -> Path:
-        """The compact dataset, named after the device and the set of problems."""
-        return self.tables / "datasets" / f"{slug(hardware.name)}-{name}.msgpack.zst"
+        """The directory with the files of a pull request."""
+        return self.table.parents[1]
 
 
 def adopt(
@@ -223,14 +203,16 @@ def adopt(
 ) -> Adopted:
     """Measure the problems in their order within the budget, check the measurements, and build a table.
 
-    Measurements of an earlier run in ``root`` are kept. ``name`` is the name of the set of problems, ``measured_by``
-    the person who measures. ``kernels`` are generated kernels of a program, and are measured first.
+    All timings are in ``root``, those of an earlier run and of unfinished problems too. ``name`` is the name of the set
+    of problems, ``measured_by`` the person who measures. ``kernels`` are generated kernels of a program, and are
+    measured first.
 
     CollectError if others use the GPU, if heat or power slowed it down, or if gains are not found again. Then no table
     is written. Other errors are those of ``collect`` and ``build``.
     """
-    begin, folder = time.monotonic(), Folder(root)
-    folder.tables.joinpath("datasets").mkdir(parents=True, exist_ok=True)
+    begin, timings = time.monotonic(), root / "timings.msgpack"
+    tables = root / "contribution" / "tables"  # the files of a pull request, placed as in the repository
+    tables.joinpath("datasets").mkdir(parents=True, exist_ok=True)
     machine = Machine(device or "")
     _require(machine.faults_before())
     with open_executor(device, None) as executor:
@@ -239,20 +221,25 @@ def adopt(
             machine = Machine("cpu")
         with machine.watched():
             work: list[Problem | RecordedKernel] = [*kernels, *problems]
-            left = _measure(work, folder.timings, executor, begin + _MEASURING * budget_s, device, report)
-            dataset = folder.dataset(setup.header.hardware, name)
-            _pack_finished(folder.timings, dataset, METHODS[setup.method][-1], measured_by)
+            left = _measure(work, timings, executor, begin + _MEASURING * budget_s, device, report)
+            dataset = tables / "datasets" / f"{slug(setup.header.hardware.name)}-{name}.msgpack.zst"
+            _pack_finished(timings, dataset, METHODS[setup.method][-1], measured_by)
             built = build([read_dataset(dataset)])
             gains = _gains(built.table, read_dataset(dataset))
             now = time.monotonic()
             seconds = max(begin + _CHECKING * budget_s - now, (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
-            drift = measure_drift(
-                built.table, gains, executor, seconds, now, device=device, kernels=kernels, report=report
+            drift = verify(
+                *(built.table, gains, executor),
+                device=device,
+                budget_s=seconds,
+                begun=now,
+                kernels=kernels,
+                report=report,
             )
     drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
     _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
-    table = folder.tables / f"{slug(setup.header.hardware.name)}.json"
+    table = tables / f"{slug(setup.header.hardware.name)}.json"
     write_table(built.table, table)
     return Adopted(setup.header.hardware, dataset, table, built, drift, clocks_text(machine.samples), left)
 
@@ -342,9 +329,10 @@ _WIDTH = 120
 """Width of the figures in columns."""
 
 
-def complete(adopted: Adopted, folder: Folder, report: Report = lambda _: None) -> list[str]:
+def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:
     """Write model, page and README beside the table and the dataset, and return the README's figures as lines."""
     model, figures = _distilled(adopted, report)
+    folder = adopted.contribution
     file = read_bytes(adopted.table)
     table = open_table(adopted.table, file)
     evaluation = evaluate(TableSource(table), read_dataset(adopted.dataset))
@@ -357,15 +345,15 @@ def complete(adopted: Adopted, folder: Folder, report: Report = lambda _: None) 
     else:
         from diode_lut.report import Side, as_data, as_page
 
-        link = adopted.table.relative_to(folder.contribution).as_posix()
+        link = adopted.table.relative_to(folder).as_posix()
         data = as_data(Side(table, evaluation, link, file), datasets=[adopted.dataset.name])
-        write_atomically(folder.contribution / "report.html", as_page(data).encode())
+        write_atomically(folder / "report.html", as_page(data).encode())
     text = _README.format(
         hardware=adopted.hardware,
-        table=adopted.table.relative_to(folder.contribution).as_posix(),
+        table=adopted.table.relative_to(folder).as_posix(),
         figures="\n".join(lines),
     )
-    write_atomically(folder.contribution / "README.md", text.encode())
+    write_atomically(folder / "README.md", text.encode())
     return lines
 
 

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -203,66 +203,56 @@ def _told(entry: Entry) -> Problems:
 
 def verify(
     table: Table,
+    gains: Gains,
+    executor: Executor | None = None,
     *,
     device: str | None = None,
     method: str | None = None,
     budget_s: float = 60.0,
     begun: float | None = None,
-    sample: Gains | None = None,
     kernels: Sequence[RecordedKernel] = (),
     report: Report = lambda _: None,
 ) -> Drift:
-    """Measure rows of the table against ``aten``, and compare their gains with the recorded gains.
+    """Measure these rows of the table against the baseline, and compare their gains with the recorded gains.
 
-    Rows that seem to have drifted, and some others, are measured twice. ``device``, ``method``, ``kernels`` and the
-    errors are those of ``collect``. It measures in this process, so a hanging kernel ends the process. No row is begun
-    after ``budget_s`` seconds, counted as in ``measure_drift``, from now or from ``begun``.
+    Rows that seem to have drifted, and some others, are measured twice. ``executor`` is open. Without it, this process
+    measures, and a hanging kernel ends it. ``device``, ``method``, ``kernels`` and the errors are those of ``collect``.
+    No row is begun after ``budget_s`` seconds, from now or from ``begun``, in seconds of ``time.monotonic``. The first
+    kernel may take a minute to compile if nothing is in memory yet. A third of the budget is for the time after that in
+    any case.
     """
-    begun = time.monotonic() if begun is None else begun
-    gains = sample_of(comparable(table, kernels=kernels), SAMPLE) if sample is None else sample
-    return measure_drift(
-        table, gains, InProcess(), budget_s, begun, device=device, method=method, kernels=kernels, report=report
-    )
-
-
-def measure_drift(
-    table: Table,
-    gains: Gains,
-    executor: Executor,
-    budget_s: float,
-    begun: float,
-    *,
-    device: str | None = None,
-    method: str | None = None,
-    kernels: Sequence[RecordedKernel] = (),
-    report: Report = lambda _: None,
-) -> Drift:
-    """Verify with an open executor.
-
-    The budget began at ``begun``, in seconds of ``time.monotonic``. The first kernel may take a minute to compile if
-    nothing is in memory yet. A third of the budget is for the time after that in any case.
-    """
+    begin = time.monotonic() if begun is None else begun
     started = math.inf
 
     def is_over(share: float) -> bool:
-        left = max(begun + budget_s - started, _LEAST * budget_s)
+        left = max(begin + budget_s - started, _LEAST * budget_s)
         return time.monotonic() >= started + share * left
 
     with TemporaryDirectory(prefix="diode-lut-") as directory:
 
         def measure(rows: Sequence[Problems], name: str, share: float) -> dict[Problems, float]:
             nonlocal started
-            path = Path(directory) / f"{name}.msgpack"
             problems = [problem for row in rows for problem in row]
             found: dict[Problem, float] = {}
-            if not is_over(share):
-                passes = again(table, problems, path, executor, device=device, method=method, kernels=kernels)
-                with closing(passes) as measured:
-                    for problem, gain in measured:
-                        started = min(started, time.monotonic())
-                        found |= {} if gain is None else {problem: gain}
-                        if is_over(share):
-                            break
+            passes = collect(
+                [problem for problem in problems if problem.op not in GENERATED],
+                Path(directory) / f"{name}.msgpack",
+                device=device,
+                method=method,
+                table=table,
+                executor=executor or InProcess(),
+                kernels=[kernel for kernel in kernels if kernel.problem in set(problems)],
+            )
+            with closing(passes):
+                for outcome in chain.from_iterable(each.outcomes for each in (() if is_over(share) else passes)):
+                    started = min(started, time.monotonic())
+                    times = outcome.record.times if outcome.record else {}
+                    entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
+                    if entry is not None and aten is not None:
+                        ns = times.get(entry.best.config)
+                        found[outcome.problem] = aten / ns if ns else 0.0  # it failed
+                    if is_over(share):
+                        break
             known = {row: [found[each] for each in row] for row in rows if found.keys() >= set(row)}
             # The geometric mean is 0 if a config failed on any of a row's problems.
             return {row: (geometric_mean(own) or 0.0) if all(own) else 0.0 for row, own in known.items()}
@@ -280,31 +270,3 @@ def measure_drift(
         for problems, gain in first.items()
     ]
     return Drift(rows, noise_of([row.measured for row in rows if len(row.measured) == 2]))
-
-
-def again(
-    table: Table,
-    problems: Sequence[Problem],
-    path: Path,
-    executor: Executor,
-    *,
-    device: str | None,
-    method: str | None,
-    kernels: Sequence[RecordedKernel] = (),
-) -> Generator[tuple[Problem, float | None]]:
-    """Time the table's answers and the baseline, with the records in a new dataset, and yield each problem's gain.
-
-    A gain is 0 if the answer failed. If the baseline failed there is no gain.
-    """
-    gemms = [problem for problem in problems if problem.op not in GENERATED]
-    wanted = [kernel for kernel in kernels if kernel.problem in set(problems)]
-    passes = collect(gemms, path, device=device, method=method, table=table, executor=executor, kernels=wanted)
-    with closing(passes):
-        for outcome in chain.from_iterable(each.outcomes for each in passes):
-            times = outcome.record.times if outcome.record else {}
-            entry, aten = table.lookup(outcome.problem), times.get(baseline(outcome.problem.op))
-            if entry is None or aten is None:
-                yield outcome.problem, None
-            else:
-                ns = times.get(entry.best.config)
-                yield outcome.problem, aten / ns if ns else 0.0

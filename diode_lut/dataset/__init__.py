@@ -452,18 +452,14 @@ def pack(
             if key not in records:
                 records.add(key)
                 timings[record.stage] += len(record.timings)
-    write_compact(path, (header_bytes(header), *(frame(RECORD, body) for _, _, body in sorted(records))))
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compressobj()
+    parts = header_bytes(header), *(frame(RECORD, body) for _, _, body in sorted(records))
+    write_atomically(path, b"".join((*map(compressor.compress, parts), compressor.flush())))
     return Packed(len({problem for problem, _, _ in records}), timings, read - len(records))
 
 
 _LEVEL = 12
 """Level of zstd. Files of higher levels are 10 % smaller and take thirty times as long to write."""
-
-
-def write_compact(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write the stream to a compact file. It replaces an existing file."""
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compressobj()
-    write_atomically(path, b"".join((*map(compressor.compress, chunks), compressor.flush())))
 
 
 def _common_header(datasets: Sequence[Dataset]) -> Header:

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -110,12 +110,6 @@ class Lost(NamedTuple):
         return f"{what} (bytes {self.start} to {self.end})"
 
 
-def lost_text(lost: Sequence[Lost]) -> str:
-    """Describe all damaged places in a line, with a list of the first."""
-    more = f" and {len(lost) - _MAX_PLACES} more places" if len(lost) > _MAX_PLACES else ""
-    return f"damaged: {', '.join(map(str, lost[:_MAX_PLACES]))}{more} cannot be read and are left out"
-
-
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 """The first bytes of a compact dataset, which is a stream in a zstd frame."""
 
@@ -172,7 +166,10 @@ class Dataset:
             self._digest = file.digest()
         if self.lost and self.lost != self._logged:
             self._logged = list(self.lost)
-            _log.warning("%s: %s", printable(str(self.path)), lost_text(self.lost))
+            some = ", ".join(map(str, self.lost[:_MAX_PLACES]))
+            more = f" and {len(self.lost) - _MAX_PLACES} more places" if len(self.lost) > _MAX_PLACES else ""
+            name = printable(str(self.path))
+            _log.warning("%s: damaged: %s%s cannot be read and are left out", name, some, more)
 
     @property
     def digest(self) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
@@ -199,21 +199,11 @@ _USUAL_VALUE_BYTES = 64 << 10
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class Cursor(Protocol):
-    """A place in a document. Methods raise ValueError, or msgpack's UnpackException, if the document is damaged."""
-
-    def enter(self) -> Iterator[Any]:
-        """Yield the keys of the map at this place. After each key, its value must be entered or taken."""
-
-    def value(self) -> Any:
-        """Take the value at this place."""
-
-    def end(self) -> None:
-        """Raise ValueError if anything of the document is left."""
-
-
 class JsonCursor:
-    """Walks through the text of a JSON file, in which NaN and Infinity are numbers, as in Python's json."""
+    """A place in the text of a JSON file, in which NaN and Infinity are numbers, as in Python's json.
+
+    Methods raise ValueError if the file is damaged.
+    """
 
     def __init__(self, file: Readable) -> None:
         data = file.read(MAX_BYTES + 1)
@@ -224,7 +214,7 @@ class JsonCursor:
         self._decoder = json.JSONDecoder()
 
     def enter(self) -> Iterator[Any]:
-        """See Cursor."""
+        """Yield the keys of the map at this place. After each key, its value must be entered or taken."""
         self._take("{")
         more = self._peek() != "}"
         if not more:
@@ -237,14 +227,14 @@ class JsonCursor:
             self._take("," if more else "}")
 
     def value(self) -> Any:
-        """See Cursor."""
+        """Take the value at this place."""
         self._peek()
         with suppress(ValueError):
             return self._decoded(_USUAL_VALUE_BYTES)
         return self._decoded(MAX_VALUE_BYTES)
 
     def end(self) -> None:
-        """See Cursor."""
+        """Raise ValueError if anything of the document is left."""
         if self._peek():
             raise json.JSONDecodeError("Extra data", self._text, self._position)
 
@@ -273,21 +263,24 @@ class JsonCursor:
 
 
 class MsgpackCursor:
-    """Walks through a msgpack file."""
+    """The same in a msgpack file, whose methods may raise msgpack's UnpackException as well."""
 
     def __init__(self, file: Readable) -> None:
         self._unpacker = msgpack.Unpacker(file, max_buffer_size=MAX_VALUE_BYTES)
 
     def enter(self) -> Iterator[Any]:
-        """See Cursor."""
+        """See JsonCursor."""
         for _ in range(self._unpacker.read_map_header()):
             yield self.value()
 
     def value(self) -> Any:
-        """See Cursor."""
+        """See JsonCursor."""
         return self._unpacker.unpack()
 
     def end(self) -> None:
-        """See Cursor."""
+        """See JsonCursor."""
         if next(self._unpacker, None) is not None:
             raise ValueError("more follows the document")
+
+
+Cursor = JsonCursor | MsgpackCursor

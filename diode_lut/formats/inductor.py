@@ -278,7 +278,7 @@ def read_cache(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     for document, found in zip(documents, headers, strict=True):
         if found == header:
             device = "cpu" if hardware.arch.startswith("cpu") else "cuda"
-            records += _CacheReader(path, device, skipped).records(document)
+            records += _records_of_cache(document, path, device, skipped)
         else:
             skipped["timings of another device, or of other software"] += 1
     return Timings(header, records)
@@ -306,39 +306,33 @@ def _system(document: Any, *names: str) -> Any:
     return value
 
 
-class _CacheReader:
-    """Makes records of a cache directory, and counts skipped timings."""
+def _records_of_cache(document: Any, directory: Path, device: str, skipped: Skipped) -> Iterator[Record]:
+    """Yield a record for each GEMM. Inductor caches other things in the same file."""
+    for op, gemms in document.get("cache", {}).items():
+        if op not in (*MATMULS, PACKED):
+            skipped[f"op {op}"] += len(gemms) if isinstance(gemms, dict) else 1
+            continue
+        for operands, precisions in gemms.items():
+            for precision, choices in precisions.items():
+                with counting(skipped, len(choices)):
+                    problem = _problem_of_operands(op, operands, precision, device)
+                    timings = []
+                    for choice, milliseconds in choices.items():
+                        with counting(skipped):
+                            config = _config_of_choice(op, choice, directory)
+                            timings.append(Timing.of_milliseconds(config, milliseconds))
+                    yield Record(problem, best_times(timings))
 
-    def __init__(self, directory: Path, device: str, skipped: Skipped) -> None:
-        self._directory = directory
-        self._device = device
-        self._skipped = skipped
 
-    def records(self, document: Any) -> Iterator[Record]:
-        """Yield a record for each GEMM. Inductor caches other things in the same file."""
-        for op, gemms in document.get("cache", {}).items():
-            if op not in (*MATMULS, PACKED):
-                self._skipped[f"op {op}"] += len(gemms) if isinstance(gemms, dict) else 1
-                continue
-            for operands, precisions in gemms.items():
-                for precision, choices in precisions.items():
-                    with counting(self._skipped, len(choices)):
-                        problem = _problem_of_operands(op, operands, precision, self._device)
-                        timings = []
-                        for choice, milliseconds in choices.items():
-                            with counting(self._skipped):
-                                timings.append(Timing.of_milliseconds(self._config(op, choice), milliseconds))
-                        yield Record(problem, best_times(timings))
-
-    def _config(self, op: str, choice: str) -> Config:
-        triton = _TRITON.fullmatch(choice)
-        if triton is None:
-            return other_config(op, choice)
-        name, key = triton.groups()
-        file = self._directory / key[1:3] / f"{key}.py"
-        if not file.is_file():
-            raise ProblemError("kernels whose source is not in the directory any more")
-        return triton_config(op, name, read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0])
+def _config_of_choice(op: str, choice: str, directory: Path) -> Config:
+    triton = _TRITON.fullmatch(choice)
+    if triton is None:
+        return other_config(op, choice)
+    name, key = triton.groups()
+    file = directory / key[1:3] / f"{key}.py"
+    if not file.is_file():
+        raise ProblemError("kernels whose source is not in the directory any more")
+    return triton_config(op, name, read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0])
 
 
 def _problem_of_operands(op: str, text: str, precision: str, device: str) -> Problem:

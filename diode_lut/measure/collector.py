@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from diode_lut.build.measurements import doubt
-from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Header, Record, read_dataset
+from diode_lut.dataset import SOFTWARE, Dataset, DatasetWriter, Record, read_dataset
 from diode_lut.errors import CollectError, DeviceLostError, install_command, printable
 from diode_lut.hardware import slug
-from diode_lut.measure.methods import MEASURERS, METHODS, Setup, final_tasks, find_setup, measure_tasks
+from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
-from diode_lut.measure.tasks import Crash, Outcome, Shard, Task, Watch, make_shards
+from diode_lut.measure.search_space import finalists
+from diode_lut.measure.tasks import (
+    Crash,
+    Outcome,
+    Setup,
+    Shard,
+    Task,
+    Watch,
+    find_setup,
+    make_shards,
+    measure_tasks,
+)
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
@@ -137,7 +148,11 @@ def collect(
         setup = measuring.find_setup(device, method, search_space)
         if table is not None and not table.hardware.same_arch(setup.header.hardware):
             raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")
-        file = path / file_name(setup.header) if path.is_dir() else path
+        hardware, file = setup.header.hardware, path
+        if path.is_dir():  # the name is the same for all timings that a file may hold
+            software = (f"{name} {getattr(setup.header, name)}" for name in SOFTWARE if getattr(setup.header, name))
+            words = [hardware.name, hardware.arch, str(hardware.sm_count), *software]
+            file = path / f"{slug(' '.join(words))}.msgpack"
         with DatasetWriter(file, setup.header) as writer:
             dataset = read_dataset(file)
             for stage in METHODS[setup.method] if table is None else METHODS[setup.method][-1:]:
@@ -150,20 +165,13 @@ def collect(
                         if entry is not None
                     ]
                 elif stage == "final":
-                    tasks = final_tasks(_records(dataset, "sweep"), problems, dataset.header.hardware)
+                    tasks = finalists(_records(dataset, "sweep"), problems, dataset.header.hardware)
                 else:
                     tasks = [Task(problem) for problem in dict.fromkeys(problem.alone for problem in problems)]
                 if stage == METHODS[setup.method][-1] and table is None:
                     tasks += [Task(kernel.problem, kernel=kernel) for kernel in kernels]
                 with closing(_outcomes(stage, tasks, writer, dataset, measuring, setup, deadline)) as outcomes:
                     yield Pass(stage, len(tasks), outcomes, dataset)
-
-
-def file_name(header: Header) -> str:
-    """Return the name of the dataset in a directory. It is the same for all timings that a file may hold."""
-    hardware = header.hardware
-    software = (f"{name} {getattr(header, name)}" for name in SOFTWARE if getattr(header, name))
-    return slug(" ".join([hardware.name, hardware.arch, str(hardware.sm_count), *software])) + ".msgpack"
 
 
 def _outcomes(

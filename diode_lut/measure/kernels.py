@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch._dynamo.source import ConstantSource
@@ -28,7 +29,7 @@ from diode_lut.hook.problems import TORCH_DTYPES
 from diode_lut.hook.versions import failure_reason
 from diode_lut.log import log
 from diode_lut.measure.gemm import MAX_BATCH, Specialization, tensors_of
-from diode_lut.measure.programs import COMPILE_LIMIT_S, Compiled, Operands
+from diode_lut.measure.programs import COMPILE_LIMIT_S, Compiled, Operands, Runnable
 from diode_lut.problem import (
     BATCHED,
     INTEGER,
@@ -135,8 +136,8 @@ def inputs_of(kind: Problem | Specialization, nodes: list[Any]) -> MMKernelInput
     return MMKernelInputs(nodes, scalars={"alpha": 1, "beta": 1} if len(nodes) == 3 else None)
 
 
-class Kernel:
-    """A Triton kernel, to be compiled, loaded, and bound to tensors.
+class Kernel(Runnable):
+    """A Triton kernel.
 
     ``arguments`` maps each size argument to B, M, N or K, in units of ``steps``. It is empty if sizes are constants.
     """
@@ -154,7 +155,6 @@ class Kernel:
         self._failure: str | None = None
 
     def compile(self) -> None:
-        """Start compiling, in Inductor's pool of processes if it has one."""
         request = self.caller.bmreq
         try:
             source = Path(request.module_path).read_text(encoding="utf-8")
@@ -164,11 +164,9 @@ class Kernel:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether ``load`` does not have to wait."""
         return not isinstance(self._compiling, CodeCacheFuture) or self._compiling.future.done()  # type: ignore[attr-defined]
 
     def load(self) -> str | None:
-        """Wait until it is compiled and put it on the device. Return the reason of a failure, in dataset.REASONS."""
         if self._failure is None and isinstance(self._compiling, CodeCacheFuture):
             try:
                 self._compiling.future.result(timeout=COMPILE_LIMIT_S)  # type: ignore[attr-defined]
@@ -178,7 +176,6 @@ class Kernel:
         return self._failure
 
     def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], None]:
-        """Return a launch of the loaded kernel, as a function of the operands of ``problem``."""
         stream, run = torch.cuda.current_stream().cuda_stream, self._compiling.run
         arguments = self.arguments_for(problem)
         size = self.caller.bmreq.workspace_size
@@ -200,21 +197,13 @@ class Kernel:
         return [*(sizes[each] // self._steps[each] for each in self.arguments), *given[len(self.arguments) : -3], *grid]
 
 
-class Subgraph(NamedTuple):
-    """Several kernels of Inductor for a problem. The result is a new tensor."""
+@dataclass(frozen=True)
+class Subgraph(Runnable):
+    """Several kernels of Inductor for a problem, loaded inside ``lowering``. The result is a new tensor."""
 
     caller: Any
 
-    def compile(self) -> None:
-        """Do nothing: it is compiled when loaded, in this process."""
-
-    @property
-    def is_compiled(self) -> bool:
-        """True: ``load`` never waits for another process."""
-        return True
-
     def load(self) -> str | None:
-        """Compile it inside ``lowering``. Return the reason of a failure, in dataset.REASONS."""
         try:
             self.caller._compiled_module = self.caller._compile_for_benchmarking()
         except Exception as error:
@@ -222,8 +211,6 @@ class Subgraph(NamedTuple):
         return None
 
     def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
-        """Return a launch, which returns the result, as a function of the operands. ``out`` stays as it is."""
-        del problem, out
         return lambda operands: self.caller._compiled_module.call(list(operands))[0]
 
 
@@ -300,51 +287,37 @@ class Padding:
         return [getattr(pad_mm, f"pad_{self.problem.op}")(*operands, m, k, n)]
 
 
-class PaddedLibrary(NamedTuple):
-    """The library on operands padded at each call. The result is a new tensor."""
+@dataclass(frozen=True)
+class PaddedLibrary(Runnable):
+    """The library on operands padded at each call, loaded inside ``lowering``. The result is a new tensor."""
 
     padding: Padding
 
-    def compile(self) -> None:
-        """Do nothing: it is compiled when loaded, in this process."""
-
-    @property
-    def is_compiled(self) -> bool:
-        """True: ``load`` never waits for another process."""
-        return True
-
     def load(self) -> str | None:
-        """Compile it inside ``lowering``. Return the reason of a failure, in dataset.REASONS."""
         return self.padding.load("library")
 
     def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], torch.Tensor]:
-        """Return a launch, which returns the result, as a function of the operands. ``out`` stays as it is."""
-        del problem, out
         return lambda operands: self.padding.library(operands)[0]
 
 
-class PaddedKernel(NamedTuple):
+@dataclass(frozen=True)
+class PaddedKernel(Runnable):
     """A kernel on operands padded at each call. The result is a part of ``padding.out``, or of a new tensor."""
 
-    multiply: Kernel | Subgraph
+    multiply: Runnable
     padding: Padding
 
     def compile(self) -> None:
-        """Start compiling the kernel."""
         self.multiply.compile()
 
     @property
     def is_compiled(self) -> bool:
-        """Whether ``load`` does not have to wait."""
         return self.multiply.is_compiled
 
-    def load(self) -> str | None:
-        """Load it, once the copies are loaded. Return the reason of a failure, in dataset.REASONS."""
+    def load(self) -> str | None:  # the copies are loaded before
         return self.multiply.load()
 
     def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], torch.Tensor]:
-        """Return a launch, which returns the result, as a function of the operands. ``out`` stays as it is."""
-        del problem, out
         padding, result = self.padding, self.padding.unpadded(self.padding.out)
         multiply = self.multiply.bind(padding.problem, padding.out)
 

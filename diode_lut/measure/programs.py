@@ -44,7 +44,30 @@ Operands = Sequence[torch.Tensor]
 """The tensors of a function, such as the bias, if the op has one, A and B."""
 
 
-class Program:
+class Runnable:
+    """A kernel of a config, to be compiled, loaded, and bound to tensors. By default ``load`` compiles it as well."""
+
+    def compile(self) -> None:
+        """Start compiling, in other processes if Inductor compiles in a pool."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``load`` does not have to wait."""
+        return True
+
+    def load(self) -> str | None:
+        """Wait until it is compiled and put it on the device. Return the reason of a failure, in dataset.REASONS."""
+        raise NotImplementedError
+
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
+        """Return a launch of the loaded kernel, as a function of the operands of ``problem``.
+
+        It writes to ``out`` and returns None, or returns a new tensor.
+        """
+        raise NotImplementedError
+
+
+class Program(Runnable):
     """A function of tensors whose code is generated, compiled, loaded, and bound to tensors.
 
     ``make_code`` returns the code, as ``generate`` does. It is pickled.
@@ -55,7 +78,6 @@ class Program:
         self._loading: Future[Any] | None = None
 
     def compile(self) -> None:
-        """Start generating and compiling, in pools of processes if Inductor compiles in a pool."""
         if get_compile_threads() > 1:
             code = _generators().submit(self._make_code)
         else:
@@ -69,11 +91,9 @@ class Program:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether ``load`` does not have to wait."""
         return self._loading is None or self._loading.done()
 
     def load(self) -> str | None:
-        """Wait until it is compiled and put it on the device. Return the reason of a failure, in dataset.REASONS."""
         assert self._loading is not None
         try:
             self._loading.result(timeout=COMPILE_LIMIT_S)
@@ -82,9 +102,7 @@ class Program:
             return failure_reason(error, "compile")
         return None
 
-    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], object]:
-        """Return a launch of the loaded program, which returns its result, a new tensor, as a function of operands."""
-        del problem, out
+    def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
         assert self._loading is not None
         call = self._loading.result().call
         return lambda operands: call(list(operands))[0]

@@ -31,8 +31,8 @@ from diode_lut.measure.gemm import (
     with_epilogue,
 )
 from diode_lut.measure.generated import measure_kernel
-from diode_lut.measure.kernels import Kernel, Lowering, PaddedKernel, PaddedLibrary, Padding, Subgraph, lowering
-from diode_lut.measure.programs import COMPILE_LIMIT_S, Program, generate
+from diode_lut.measure.kernels import Kernel, Lowering, PaddedKernel, Padding, lowering
+from diode_lut.measure.programs import COMPILE_LIMIT_S, Program, Runnable, generate
 from diode_lut.measure.search_space import candidates, padded_candidates
 from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.measure.timing import Bench, Launch, medians, time_all
@@ -169,9 +169,6 @@ def final(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -
     if others:
         yield from _measure_compiled(others, device, watch, search_space, "final")
 
-
-Runnable = Kernel | Subgraph | Program | PaddedKernel | PaddedLibrary
-"""A kernel of a config other than ``aten``."""
 
 _COMPILING_PROBLEMS = 16
 """Maximum number of problems compiled in the background at the same time."""

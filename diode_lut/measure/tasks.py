@@ -1,16 +1,22 @@
-"""The work of a stage: tasks, outcomes, shards for a worker, and kernels that ruin the process."""
+"""The work of a stage: tasks, outcomes, shards for a worker, kernels that ruin the process, and the setup."""
 
 from __future__ import annotations
 
 import math
 import re
+import shutil
+import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, Protocol
+from datetime import date
+from pkgutil import resolve_name
+from typing import Any, Literal, NamedTuple, Protocol
 
-from diode_lut.dataset import Record, Timing
+from diode_lut.dataset import SOFTWARE, Header, Record, Timing
+from diode_lut.errors import HardwareError
+from diode_lut.hardware import detect_hardware
 from diode_lut.hook.versions import failure_reason
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.problem import Problem
@@ -62,18 +68,13 @@ class Outcome(NamedTuple):
     ignored: int = 0
 
 
-class KernelFamily(NamedTuple):
-    """The key of problems that share compiled kernels."""
+Family = tuple[Any, ...]
+"""The op, dtype, layout and alignment of problems that share compiled kernels."""
 
-    op: str
-    dtype: str
-    layout: str
-    align: int
 
-    @classmethod
-    def of(cls, problem: Problem) -> KernelFamily:
-        """Return the family of a problem."""
-        return cls(problem.op, problem.dtype, problem.layout, problem.align)
+def family_of(problem: Problem) -> Family:
+    """Return the family of a problem."""
+    return problem.op, problem.dtype, problem.layout, problem.align
 
 
 class Shard(NamedTuple):
@@ -83,9 +84,9 @@ class Shard(NamedTuple):
     tasks: tuple[Task, ...]
 
     @property
-    def family(self) -> KernelFamily | None:
+    def family(self) -> Family | None:
         """The family of all its problems, or None at stage ``final``, whose kernels are for a single problem."""
-        return None if self.stage == "final" else KernelFamily.of(self.tasks[0].problem)
+        return None if self.stage == "final" else family_of(self.tasks[0].problem)
 
     def halves(self) -> list[Shard]:
         """Return the shard in two, if it has two tasks."""
@@ -113,7 +114,7 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
     def duration(task: Task) -> float:
         return 1 + task.problem.operations / OVERHEAD_FLOPS
 
-    families: defaultdict[KernelFamily | None, list[Task]] = defaultdict(list)
+    families: defaultdict[Family | None, list[Task]] = defaultdict(list)
     for task in sorted(tasks, key=duration, reverse=True):
         families[Shard(stage, (task,)).family].append(task)
     shards = SHARDS_PER_WORKER * workers if workers > 1 else 1
@@ -125,32 +126,13 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
     ]
 
 
-class Backlog:
-    """The shards without a worker."""
+def next_shard(shards: Iterable[Shard], last: Family | None, in_progress: Collection[Family | None]) -> Shard:
+    """Return the shard for a worker whose last shard was of family ``last``.
 
-    def __init__(self, shards: Iterable[Shard]) -> None:
-        self._shards = list(shards)
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    def take(self, last: KernelFamily | None, in_progress: Collection[KernelFamily | None]) -> Shard:
-        """Take the next shard for a worker whose last shard was of family ``last``.
-
-        A worker keeps its family, for which it has compiled kernels. Otherwise it takes a family not in progress on
-        another worker, so two workers do not compile the same kernels, or else the first shard.
-        """
-        shard = min(self._shards, key=lambda each: (each.family != last, each.family in in_progress))
-        self._shards.remove(shard)
-        return shard
-
-    def put_back(self, shards: Sequence[Shard]) -> None:
-        """Put unfinished shards before all others."""
-        self._shards[:0] = shards
-
-    def clear(self) -> None:
-        """Drop all shards."""
-        self._shards.clear()
+    A worker keeps its family, for which it has compiled kernels. Otherwise it takes a family not in progress on another
+    worker, so two workers do not compile the same kernels, or else the first shard.
+    """
+    return min(shards, key=lambda each: (each.family != last, each.family in in_progress))
 
 
 LIMIT_S = 60.0
@@ -225,3 +207,77 @@ def _device_answers() -> bool:
     except (AssertionError, RuntimeError):  # AssertionError: torch has no CUDA at all
         return False
     return True
+
+
+class Setup(NamedTuple):
+    """How a collection measures. ``device`` is ``cuda`` or ``cpu``, ``method`` a key of METHODS."""
+
+    device: str
+    method: str
+    search_space: str
+    header: Header
+
+
+def find_setup(device: str | None, method: str | None, search_space: str) -> Setup:
+    """Return this process's setup. The defaults are CUDA if there is any, ``sweep`` on CUDA and ``autotune`` elsewhere.
+
+    HardwareError if there is no such device, or the method is not for it.
+    """
+    import torch
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    method = method or ("sweep" if device == "cuda" else "autotune")
+    if method == "sweep" and device == "cpu":
+        raise HardwareError("cpu: method sweep times Triton kernels, which need CUDA: use --method autotune")
+    return Setup(device, method, search_space, _make_header(device, method, search_space))
+
+
+def difference(one: Setup, other: Setup) -> str:
+    """Return the reason why timings of the two setups cannot be mixed, or an empty text."""
+    for name in ("hardware", *SOFTWARE):
+        mine, others = getattr(one.header, name), getattr(other.header, name)
+        if mine != others:
+            return f"{name} {mine} and {others}"
+    return ""
+
+
+def _make_header(device: str, method: str, search_space: str) -> Header:
+    import torch
+
+    try:
+        import triton
+    except ImportError:
+        triton = None
+    driver = ""
+    program = None if device == "cpu" else shutil.which("nvidia-smi")
+    if program is not None:
+        query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(query, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed program
+        driver = answer.stdout.strip().splitlines()[0] if answer.returncode == 0 else ""
+    return Header(
+        hardware=detect_hardware(device),
+        torch=torch.__version__,
+        triton="" if triton is None else str(triton.__version__),
+        cuda="" if device == "cpu" else torch.version.cuda or torch.version.hip or "",
+        driver=driver,
+        benchmarker=f"inductor max_autotune {search_space}" if method == "autotune" else "diode_lut sweep 1",
+        measured_on=today(),
+    )
+
+
+def today() -> str:
+    """Return the ISO date for a header, or an empty text if the clock says a year before the first release."""
+    day = date.today()
+    return day.isoformat() if day.year >= 2026 else ""
+
+
+def measure_tasks(tasks: Sequence[Task], measurer: str, setup: Setup, watch: Watch) -> Iterator[Outcome]:
+    """Yield the outcomes of the tasks of a shard. Records include configs with an earlier failure."""
+    failed = {task.problem: task.failed for task in tasks}
+    for outcome in resolve_name(measurer)(tasks, setup.device, watch, setup.search_space):
+        if outcome.record is not None:
+            before = failed[outcome.problem]
+            configs = {timing.config for timing in before}
+            others = (timing for timing in outcome.record.timings if timing.config not in configs)
+            outcome = outcome._replace(record=outcome.record._replace(timings=(*others, *before)))
+        yield outcome

@@ -25,8 +25,19 @@ from distributed.utils import silence_logging_cmgr, sync
 
 from diode_lut.dataset import Timing
 from diode_lut.errors import CollectError, install_command, printable
-from diode_lut.measure.methods import MEASURERS, Setup, difference, find_setup, measure_tasks
-from diode_lut.measure.tasks import Backlog, Crash, KernelFamily, Outcome, Shard, Watch
+from diode_lut.measure import MEASURERS
+from diode_lut.measure.tasks import (
+    Crash,
+    Family,
+    Outcome,
+    Setup,
+    Shard,
+    Watch,
+    difference,
+    find_setup,
+    measure_tasks,
+    next_shard,
+)
 from diode_lut.problem import Problem
 
 MAX_CONNECT_S = 10.0
@@ -169,11 +180,11 @@ class Dispatch:
         self._client = client
         self._setup = setup
         self._deadline = deadline
-        self._backlog = Backlog(shards)
+        self._backlog = list(shards)
         self._topic = f"diode-lut-{uuid.uuid4().hex}"
         self._inbox: SimpleQueue[bytes | int] = SimpleQueue()
         self._assignments: dict[str, _Assignment] = {}
-        self._families: dict[str, KernelFamily | None] = {}
+        self._families: dict[str, Family | None] = {}
         self._submitted = 0
         self._crashes: dict[int, Crash] = {}
         self._deaths: Counter[Problem] = Counter()
@@ -200,7 +211,8 @@ class Dispatch:
             if not self._backlog:
                 return
             in_progress = {each.shard.family for each in self._assignments.values()}
-            shard = self._backlog.take(self._families.get(address), in_progress)
+            shard = next_shard(self._backlog, self._families.get(address), in_progress)
+            self._backlog.remove(shard)
             self._submitted = number = self._submitted + 1
             seconds = self._deadline - time.monotonic()
             arguments = (shard, MEASURERS[shard.stage], self._setup, self._topic, number, seconds)
@@ -271,7 +283,7 @@ class Dispatch:
                 yield Outcome(suspect, "skipped", reason=f"{MAX_DEATHS} workers died of it")
         if tasks:
             shard = Shard(assignment.shard.stage, tasks)
-            self._backlog.put_back([shard] if crash else shard.halves())  # halves find the task that kills
+            self._backlog[:0] = [shard] if crash else shard.halves()  # halves find the task that kills
 
 
 def measure_shard(shard: Shard, measurer: str, setup: Setup, topic: str, number: int, seconds: float) -> None:

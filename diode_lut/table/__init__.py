@@ -1,8 +1,8 @@
 """Tables: kernels for GEMMs, in a form for people to read, edit and review. Here they are read from files.
 
-A file is first divided into its fields and rows, which stay JSON, and then each row is decoded: all rows of a large
-table as dictionaries would take several times its memory. A file that cannot be divided so is parsed as a whole, which
-says what is wrong with it.
+A small file is decoded at once. A large one, or one with wrong rows, is divided into its fields and rows, which stay
+JSON, and then each row is decoded: all rows at once would take several times its memory. A file that cannot be divided
+so is parsed as a whole, which says what is wrong with it.
 
 Brackets and commas are counted before anything is parsed, because few bytes can be many objects.
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,6 @@ from diode_lut.problem import (
     DOMAINS,
     GEMMS,
     GENERATED,
-    MATMUL_SIZES,
     MATMULS,
     OP_SIZES,
     SIZE_FIELDS,
@@ -38,10 +36,10 @@ from diode_lut.problem import (
 )
 from diode_lut.process import in_forked_children
 from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown
-from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION
+from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION, TABLE
 from diode_lut.table.row import Candidate, Entry, Range, of_kind
 from diode_lut.table.table import MAX_BYTES, Table, placed, to_bytes, write_table
-from diode_lut.templates.config import Config
+from diode_lut.templates.config import TEMPLATES, Config
 
 __all__ = ["Candidate", "Entry", "Range", "Table", "of_kind", "placed", "to_bytes", "write_table"]
 
@@ -53,6 +51,8 @@ MAX_WRONG = 10_000
 """Maximum number of wrong rows. A file with more is no table of ours."""
 EXPLAINED = 500
 """Maximum number of wrong rows whose messages come from the schema, in half a millisecond each."""
+AT_ONCE = 2**22
+"""Maximum size of a file of which all rows are decoded at once. Decoded rows take several times their size."""
 HEAD_BYTES = 2**16
 """Maximum size of a head that is read without the rest of the file. Canonical form has the rows last."""
 
@@ -76,15 +76,19 @@ def read_table(path: Path) -> Table:
 def table_of(path: Path, data: bytes) -> Table:
     """Return the table in the bytes of a file, as ``read_table`` does."""
     _require_size(path, data)
-    if data.count(_ROW) > MAX_ENTRIES:
-        raise _too_many_rows(path)
     with _no_garbage_collection():
         try:
-            if not has_more_values(data, MAX_VALUES):
+            if len(data) <= AT_ONCE:
+                with suppress(MsgspecError, UnicodeDecodeError):
+                    table = _decode_table(data)
+                    return _table(path, data, _header(table), table.entries)
+            if data.count(b",") < MAX_VALUES:  # a table has few values without a comma
                 head = _divided(data)
-                return _table(path, data, _header(head), head.entries)
+                return _table(path, data, _header(head), map(_decoded, head.entries))
         except (MsgspecError, UnicodeDecodeError, orjson.JSONDecodeError, RecursionError):
             pass  # parsing it as a whole tells what is wrong
+        if data.count(_ROW) > MAX_ENTRIES:
+            raise _too_many_rows(path)
         document = parse(path, data, MAX_PARSED)
         try:
             header = decode_header(document)
@@ -94,6 +98,18 @@ def table_of(path: Path, data: bytes) -> Table:
 
 
 _divided = msgspec.json.Decoder(DIVIDED).decode
+_decode_row = msgspec.json.Decoder(ROW).decode
+_decode_table = msgspec.json.Decoder(TABLE).decode
+
+
+def _decoded(row: msgspec.Raw) -> Any:
+    """Decode a row. If it is wrong, parse it, unless it has too many values."""
+    try:
+        return _decode_row(row)
+    except (MsgspecError, UnicodeDecodeError):
+        if has_more_values(bytes(row), MAX_PARSED):
+            raise
+        return orjson.loads(bytes(row))
 
 
 def _table(path: Path, data: bytes, header: TableHeader, written: Iterable[Any]) -> Table:
@@ -192,7 +208,7 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
 
 
 class Rows:
-    """The good rows of a file, and the faults of the others by number. Rows are parsed, or JSON.
+    """The good rows of a file, and the faults of the others by number. Rows are decoded, or parsed.
 
     TableError if there are too many, or too many wrong rows.
     """
@@ -205,7 +221,10 @@ class Rows:
             if number >= MAX_ENTRIES:
                 raise _too_many_rows(path)
             try:
-                self.entries.append(decoder.row(row, explain=len(self.faults) < EXPLAINED))
+                if type(row) is ROW:
+                    self.entries.append(decoder.entry(row))
+                else:
+                    self.entries.append(decoder.row(row, explain=len(self.faults) < EXPLAINED))
             except Fault as fault:
                 self.faults[number] = fault.inside("entries", number)
                 if len(self.faults) > MAX_WRONG:
@@ -278,24 +297,21 @@ _DEPTH = 3
 _new = tuple.__new__
 _astuple = msgspec.structs.astuple
 _PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
-_NO_SIZES = [None] * (len(SIZE_FIELDS) - len(MATMUL_SIZES))
 
 
-class _KnownConfigs(dict[Any, Config]):
-    """The configs of a template, by the values that ``pick`` takes from a decoded config.
+class _KnownConfigs(dict[tuple[Any, ...], Config]):
+    """The configs of a template, by the values of all its tunables.
 
     A table has few different configs, so equal configs are the same object.
     """
 
-    def __init__(self, template: str, names: tuple[str, ...]) -> None:
+    def __init__(self, template: str) -> None:
         super().__init__()
-        self._template, self._names = template, names
-        self.pick: Callable[[Any], Any] = attrgetter(*names) if names else type
+        self._template = template
 
-    def __missing__(self, picked: Any) -> Config:
-        values = (picked,) if len(self._names) == 1 else picked
-        config = Config.make(self._template, dict(zip(self._names, values, strict=True)) if self._names else {})
-        self[picked] = config
+    def __missing__(self, values: tuple[Any, ...]) -> Config:
+        names = TEMPLATES[self._template].names
+        config = self[values] = Config.make(self._template, dict(zip(names, values, strict=True)))
         return config
 
 
@@ -303,41 +319,32 @@ class RowDecoder:
     """Makes entries of rows, and shares equal configs between them."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(ROW).decode
-        self._parts = {}
-        for template, kind in CONFIGS.items():
-            *tunables, _ = kind.__struct_fields__
-            configs = _KnownConfigs(template, tuple(tunables))
-            self._parts[kind] = configs.__getitem__, configs.pick
+        self._configs = {kind: _KnownConfigs(template) for template, kind in CONFIGS.items()}
 
     def row(self, row: object, *, explain: bool = True) -> Entry:
-        """Decode a row, parsed or JSON. Fault has the first mistake, in words unless ``explain`` is False."""
-        if type(row) is msgspec.Raw:
-            try:
-                return self._entry(self._decode(row))
-            except (MsgspecError, UnicodeDecodeError):
-                if has_more_values(bytes(row), MAX_PARSED):
-                    raise
-                row = orjson.loads(bytes(row))
+        """Decode a parsed row. Fault has the first mistake, in words unless ``explain`` is False."""
         try:
-            entry = self._entry(msgspec.convert(_whole(row, _DEPTH), ROW))
+            entry = self.entry(msgspec.convert(_whole(row, _DEPTH), ROW))
         except ValidationError as error:
             raise first_broken_rule(row, str(error), "entry") if explain else Fault(str(error)) from None
         if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
             raise Fault(f"{shown(entry.note)} is not Unicode (a lone surrogate cannot be written)", "note")
         return entry
 
-    def _entry(self, row: Any) -> Entry:
-        op, dtype, layout, align, epilogue, variant, b, m, n, k, *sizes, n_align, problems, configs, note = _astuple(
-            row
-        )
+    def entry(self, row: Any) -> Entry:
+        """Make the entry of a decoded row. Fault has the first conflict between its fields."""
+        # fmt: off
+        (
+            op, dtype, layout, align, epilogue, variant, b, m, n, k, h, g, v, x, y, r, loads,
+            n_align, problems, configs, note,
+        ) = _astuple(row)
+        # fmt: on
         candidates = self._candidates(configs)
         # This condition is cheap, and false for nearly all rows.
         if (
             op not in GEMMS
             or dtype not in _PLAIN_DTYPES
-            or not (variant is n_align is None)
-            or sizes != _NO_SIZES
+            or not (variant is h is g is v is x is y is r is loads is n_align is None)
             or (b is not None and b[0] > b[1])
             or (m is not None and m[0] > m[1])
             or (n is not None and n[0] > n[1])
@@ -345,23 +352,25 @@ class RowDecoder:
         ):
             for fault in mismatches(row):
                 raise fault
-        h, g, v, *of_kernels = sizes
-        values = op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant
-        return _new(Entry, (*values, h, g, v, n_align, *of_kernels))
+        # fmt: off
+        return _new(Entry, (
+            op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, h, g, v,
+            n_align, x, y, r, loads,
+        ))
+        # fmt: on
 
     def _candidates(self, configs: Sequence[Any]) -> tuple[Candidate, ...]:
-        parts = self._parts
-        candidates, seen = [], set()
-        for wire in configs:
-            config_of, pick = parts[type(wire)]
-            config = config_of(pick(wire))
-            seen.add(id(config))
-            candidates.append(_new(Candidate, (config, wire.gain_permille)))
-        if len(seen) < len(candidates):
-            found = [candidate.config for candidate in candidates]
+        known = self._configs
+        candidates = {}
+        for config in configs:
+            values = _astuple(config)
+            shared = known[type(config)][values[:-1]]
+            candidates[id(shared)] = _new(Candidate, (shared, values[-1]))
+        if len(candidates) < len(configs):
+            found = [known[type(config)][_astuple(config)[:-1]] for config in configs]
             number = next(number for number, config in enumerate(found) if config in found[:number])
             raise Fault(f"{found[number]} is listed twice", "configs", number)
-        return tuple(candidates)
+        return tuple(candidates.values())
 
     def readable(self, row: Mapping[str, Any]) -> tuple[Entry, list[Fault]]:
         """Decode the good fields of a bad row, and find faults of these fields together."""
@@ -411,15 +420,9 @@ def mismatches(row: Any) -> Iterator[Fault]:
             yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", name)
             return
         ops = having
-    yield from _useless_n_align(row)
-
-
-def _useless_n_align(row: Any) -> Iterator[Fault]:
-    if row.n_align is None:
-        return
-    if row.op not in GEMMS or row.dtype is None:
+    if row.n_align is not None and (row.op not in GEMMS or row.dtype is None):
         yield Fault(f"needs an op (allowed: {', '.join(GEMMS)}) and a dtype", "n_align")
-    elif row.n is not None:
+    elif row.n_align is not None and row.n is not None:
         low, high = row.n
         columns = aligned_columns(row.op, row.dtype)
         if low == high:
@@ -434,7 +437,10 @@ _paused = False
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles. Loading makes no cycles, and the search takes longer with each object."""
+    """Pause the search for cycles. Loading makes no cycles, and the search takes longer with each object.
+
+    Then all objects count as old, so that the next search does not go through the loaded ones.
+    """
     global _paused
     if not gc.isenabled():
         yield
@@ -444,6 +450,9 @@ def _no_garbage_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # else the program keeps frozen objects
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
         _paused = False
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from bisect import bisect, insort
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
@@ -167,98 +168,42 @@ def place_at(data: bytes, offset: int) -> Place:
     return Place(data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode()) + 1)
 
 
-def lines_of_rows(data: bytes) -> Iterator[int]:
-    """Yield the line of each row of a table in its file."""
-    entries = msgspec.json.decode(data, type=dict[str, msgspec.Raw])["entries"]
-    at = data.index(bytes(entries))
-    line = 1 + data.count(b"\n", 0, at)
-    for text in map(bytes, msgspec.json.decode(entries, type=list[msgspec.Raw])):
-        start = data.index(text, at)
-        line += data.count(b"\n", at, start)
-        yield line
-        at, line = start + len(text), line + text.count(b"\n")
-
-
-class Inside(NamedTuple):
-    """The offsets of the fields or elements of a value, the last of equal names, and the end of the value."""
-
-    starts: dict[str | int, int]
-    end: int
-
-
-_BLANK = re.compile(r"[ \t\r\n]*")
-_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
-_decode_at = json.JSONDecoder().raw_decode
-_CHUNK = 1 << 16
-"""Characters between two known line numbers, so that few are counted for a place. All line numbers are too many."""
-
-
 class Positions:
     """Finds JSON paths in a file of valid JSON in UTF-8."""
 
     def __init__(self, data: bytes) -> None:
-        self._text = data.decode()
-        self._known: dict[int, Inside] = {}
-        self._lines: list[tuple[int, int]] = []
-        """At the beginning of each chunk the number of the line, and the offset of that line."""
-        line, start = 1, 0
-        for chunk in range(0, len(self._text) + 1, _CHUNK):
-            self._lines.append((line, start))
-            line += self._text.count("\n", chunk, chunk + _CHUNK)
-            start = max(start, self._text.rfind("\n", chunk, chunk + _CHUNK) + 1)
+        self._data = data
+        self._parts: dict[JsonPath, Mapping[Any, msgspec.Raw]] = {}
+        """The fields or elements of values, by the paths of these values. Of equal names the last counts."""
+        self._places = [(0, 1, 1)]
+        """Known offsets, upwards, with line and column, so that not all lines are counted for each place."""
 
     def place(self, path: JsonPath) -> Place:
         """Return the place of the value, or of the innermost value around it if the file does not have it."""
-        at = self._blank(0)
-        for step in path:
-            inner = self._inside(at).starts.get(step)
-            if inner is None:
+        import numpy as np  # a file without faults does not need it
+
+        value: bytes | msgspec.Raw = self._data
+        for number, step in enumerate(path):
+            around = path[:number]
+            if around not in self._parts:
+                self._parts[around] = _parts(value)
+            if step not in self._parts[around]:
                 break
-            at = inner
-        line, start = self._lines[at // _CHUNK]
-        chunk = at - at % _CHUNK
-        start = max(start, self._text.rfind("\n", chunk, at) + 1)
-        return Place(line + self._text.count("\n", chunk, at), at - start + 1)
+            value = self._parts[around][step]
+        # Parts of the file are views of it.
+        ends = [np.frombuffer(each, np.uint8).__array_interface__["data"][0] for each in (self._data, value)]
+        offset = ends[1] - ends[0] or len(self._data) - len(self._data.lstrip(b" \t\r\n"))
+        known, line, column = self._places[bisect(self._places, (offset + 1,)) - 1]
+        between = self._data[known:offset]
+        last = between.rfind(b"\n") + 1
+        place = Place(line + between.count(b"\n"), len(between[last:].decode()) + (1 if last else column))
+        insort(self._places, (offset, *place))
+        return place
 
-    def _inside(self, at: int) -> Inside:
-        if at not in self._known:
-            scan = {"{": self._fields, "[": self._elements}.get(self._text[at])
-            self._known[at] = scan(self._blank(at + 1)) if scan else Inside({}, at)
-        return self._known[at]
 
-    def _fields(self, at: int) -> Inside:
-        starts: dict[str | int, int] = {}
-        while self._text[at] != "}":
-            name, at = _decode_at(self._text, at)
-            starts[name] = at = self._blank(self._blank(at) + 1)
-            # A list may be all rows of a table, too many to pass over more than once.
-            at = self._inside(at).end if self._text[at] == "[" else self._end(at)
-            at = self._next(at)
-        return Inside(starts, at + 1)
-
-    def _elements(self, at: int) -> Inside:
-        starts: dict[str | int, int] = {}
-        while self._text[at] != "]":
-            starts[len(starts)] = at
-            at = self._next(self._end(at))
-        return Inside(starts, at + 1)
-
-    def _blank(self, at: int) -> int:
-        """Return the end of the white space at ``at``."""
-        return _BLANK.match(self._text, at).end()  # type: ignore[union-attr]
-
-    def _next(self, at: int) -> int:
-        """Return the start of the next field or element, or the closing bracket. The last one ends at ``at``."""
-        at = self._blank(at)
-        return self._blank(at + 1) if self._text[at] == "," else at
-
-    def _end(self, at: int) -> int:
-        """Return the end of the value at ``at``."""
-        with suppress(RecursionError):
-            return _decode_at(self._text, at)[1]
-        depth = 0
-        for bracket in _BRACKET.finditer(self._text, at):
-            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(bracket[0], 0)
-            if depth == 0:
-                break
-        return bracket.end()
+def _parts(value: bytes | msgspec.Raw) -> Mapping[Any, msgspec.Raw]:
+    with suppress(msgspec.ValidationError, RecursionError):
+        return msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    with suppress(msgspec.ValidationError, RecursionError):
+        return dict(enumerate(msgspec.json.decode(value, type=list[msgspec.Raw])))
+    return {}

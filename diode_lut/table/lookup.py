@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -166,10 +167,10 @@ ROW_STEPS = 1_000_000
 """Steps for one row, so that a few rows do not use up the steps of all others."""
 STEP_ROWS = 128
 """Number of rows that a step compares with another row."""
-PIECE_STEPS = 100
-"""Steps for each piece of the problems of a row."""
-PART_STEPS = 4
-"""Steps for each row that may cover some of them."""
+PART_STEPS = 16
+"""Steps for each row that may cover some problems of a row."""
+STEP_CELLS = 16
+"""Number of cells, between borders of such rows, that a step looks at."""
 
 
 class ExhaustedError(Exception):
@@ -398,29 +399,21 @@ def _part(row: Entry, op: str, dtype: str, n_align: int | None) -> list[Range] |
 
 
 def _fill(whole: Sequence[Range], parts: Sequence[Sequence[Range]], effort: Effort) -> bool:
-    """Whether the parts cover the whole.
-
-    The whole is cut at borders of parts until a part fills each piece, or the parts of a piece are together too small.
-    """
+    """Whether the parts cover the whole, which is cut at all borders of parts: each cell has to lie in a part."""
     low, high = np.array(whole, np.int64).T
     lows, highs = np.array(parts, np.int64).reshape(-1, len(whole), 2).transpose(2, 0, 1)
-    pieces = [(low, high, lows, highs)]
-    while pieces:
-        low, high, lows, highs = pieces.pop()
-        effort.spend(PIECE_STEPS + len(lows) // 8)
-        lows, highs = np.maximum(lows, low), np.minimum(highs, high)
-        meeting = (lows <= highs).all(axis=1)
-        lows, highs = lows[meeting], highs[meeting]
-        inner_lows, inner_highs = lows > low, highs < high
-        borders = inner_lows.sum(axis=0) + inner_highs.sum(axis=0)
-        if not (inner_lows | inner_highs).any(axis=1).all():
-            continue  # some part has no border in the piece
-        if (highs - lows + 1.0).prod(axis=1).sum() < (high - low + 1.0).prod() * (1 - 1e-9):
-            return False
-        axis = int(borders.argmax())
-        cuts = np.sort(np.concatenate([lows[inner_lows[:, axis], axis], highs[inner_highs[:, axis], axis] + 1]))
-        cut = cuts[len(cuts) // 2]
-        below, above = high.copy(), low.copy()
-        below[axis], above[axis] = cut - 1, cut
-        pieces += [(low, below, lows, highs), (above, high, lows, highs)]
-    return True
+    lows, ends = np.maximum(lows, low), np.minimum(highs, high) + 1
+    meeting = (lows < ends).all(axis=1)
+    lows, ends = lows[meeting].T, ends[meeting].T
+    cuts = [np.unique([least, most + 1, *lows[axis], *ends[axis]]) for axis, (least, most) in enumerate(whole)]
+    cells = [len(cut) - 1 for cut in cuts]
+    effort.spend(prod(cells) // STEP_CELLS)
+    first, after = (
+        np.array([np.searchsorted(cut, border) for cut, border in zip(cuts, borders, strict=True)])
+        for borders in (lows, ends)
+    )
+    effort.spend(int((after - first).astype(float).prod(axis=0).sum()) // STEP_CELLS)
+    covered = np.zeros(cells, np.bool_)
+    for part in zip(first.T, after.T, strict=True):
+        covered[tuple(map(slice, *part))] = True
+    return bool(covered.all())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from diode_lut.errors import TableError, as_lines
 from diode_lut.files import read_at_most, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
-from diode_lut.table.faults import lines_of_rows
+from diode_lut.table.faults import Positions
 from diode_lut.table.format import (
     SCHEMA,
     SCHEMA_NAME,
@@ -61,7 +62,7 @@ class Table:
         self.path = path
         self.errors = tuple(errors)
         self._skipped = tuple(skipped)
-        self._lines: Sequence[int] | None = None
+        self._positions: Positions | None = None
         if digest is not None:
             self.digest = digest
 
@@ -88,31 +89,29 @@ class Table:
 
     def line_of(self, entry: Entry) -> int | None:
         """Return the line where the entry begins in ``path``. None for other entries, and if the file has changed."""
-        if entry not in self.entries:
-            return None
-        return self.lines()[self.entries.index(entry)]
+        number = next((number for number, each in self.numbered.items() if each == entry), None)
+        return None if number is None else self._line_of_row(number, self._unchanged())
 
-    def lines(self, data: bytes | None = None) -> Sequence[int | None]:
-        """Return the line of each entry, as ``line_of`` does, but all at once.
+    def lines(self, data: bytes | None = None) -> list[int | None]:
+        """Return the line of each entry, as ``line_of`` does.
 
         ``data`` is what the table was read from; by default the file is read again.
         """
         data = self._unchanged() if data is None else data
+        return [self._line_of_row(number, data) for number in self.numbered]
+
+    def _line_of_row(self, number: int, data: bytes | None) -> int | None:
         if data is None:
-            return [None] * len(self.entries)
-        if self._lines is None:  # this takes some milliseconds, and the data is always the same
-            self._lines = [line for number, line in enumerate(lines_of_rows(data)) if number in self.numbered]
-        return self._lines
+            return None
+        self._positions = self._positions or Positions(data)  # the data is always the same
+        return self._positions.place(("entries", number)).line
 
     def _unchanged(self) -> bytes | None:
         """Return the bytes in ``path``. None if they are not the bytes that the table was read from."""
-        if self.path is None:
-            return None
-        try:
-            data = read_at_most(self.path, MAX_BYTES)
-        except OSError:
-            return None
-        return data if hashlib.sha256(data).hexdigest() == self.digest else None
+        with suppress(OSError):
+            data = b"" if self.path is None else read_at_most(self.path, MAX_BYTES)
+            return data if hashlib.sha256(data).hexdigest() == self.digest else None
+        return None
 
     @cached_property
     def numbered(self) -> Mapping[int, Entry]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from diode_lut.measure import methods as setup
+from diode_lut.measure import MEASURERS
 from tests.contribute import measurers
 
 
 @pytest.fixture(autouse=True)
 def computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.contribute.measurers:measure")
+    monkeypatch.setitem(MEASURERS, "autotune", "tests.contribute.measurers:measure")
     monkeypatch.setattr(measurers, "noise", 0.0)

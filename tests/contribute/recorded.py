@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import Record, read_dataset
-from diode_lut.measure import methods as setup
-from diode_lut.measure.methods import METHODS
+from diode_lut.measure import MEASURERS, METHODS
+from diode_lut.measure import tasks as setup
 from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.problem import Problem
 
@@ -70,4 +70,4 @@ def play_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "_make_header", lambda *_: header)
     monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
     for stage in METHODS["sweep"]:
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.recorded:{stage}")
+        monkeypatch.setitem(MEASURERS, stage, f"tests.contribute.recorded:{stage}")

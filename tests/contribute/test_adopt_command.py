@@ -12,8 +12,7 @@ from diode_lut.contribute.adopt import FIRST_BATCH
 from diode_lut.contribute.review import review
 from diode_lut.dataset import read_dataset
 from diode_lut.hardware import detect_hardware, slug
-from diode_lut.measure import methods as setup
-from diode_lut.measure.methods import METHODS
+from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.table import read_table
 from diode_lut.templates.config import Config
 from tests.contribute import measurers
@@ -36,8 +35,8 @@ def device() -> str:
 def sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure in the stages of a sweep, on the CPU."""
     for stage in METHODS["sweep"]:
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.measurers:{stage}")
-    monkeypatch.setattr(setup, "FINALISTS", "tests.contribute.measurers:finalists")
+        monkeypatch.setitem(MEASURERS, stage, f"tests.contribute.measurers:{stage}")
+    monkeypatch.setattr("diode_lut.measure.collector.finalists", measurers.finalists)
     monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
 
 

@@ -11,8 +11,7 @@ from diode_lut.cli import main
 from diode_lut.contribute.verify import comparable, sample_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.hardware import Hardware, detect_hardware
-from diode_lut.measure import methods as setup
-from diode_lut.measure.methods import METHODS
+from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table, write_table
@@ -85,7 +84,7 @@ def test_a_table_of_another_device_is_named(tmp_path: Path) -> None:
 
 def test_a_table_that_never_answers_here_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For another architecture nothing is started; the message says what differs."""
-    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.contribute.measurers:not_there")
+    monkeypatch.setitem(MEASURERS, "autotune", "tests.contribute.measurers:not_there")
     here = detect_hardware("cpu")
     other = verified(tmp_path, rows(60), here._replace(arch="cpu-other"))
     assert (other.exit_code, other.stdout) == (2, "")
@@ -114,7 +113,7 @@ def test_noise_is_no_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_rows_for_recorded_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows for generated kernels are compared where all of their kernels are recorded, and no others are."""
     for stage in METHODS["sweep"]:
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.contribute.measurers:{stage}")
+        monkeypatch.setitem(MEASURERS, stage, f"tests.contribute.measurers:{stage}")
     monkeypatch.setitem(METHODS, "autotune", METHODS["sweep"])
     record_kernels(tmp_path / "kernels")
     of_kernels = [

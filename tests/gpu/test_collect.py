@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from diode_lut.dataset import Timing, read_dataset
-from diode_lut.measure import methods as setup
+from diode_lut.measure import MEASURERS
 from diode_lut.measure.collector import collect
 from diode_lut.measure.gemm import GemmCheck, make_operands
 from diode_lut.measure.stages import aten_launch
@@ -130,7 +130,7 @@ def test_wrong_results_do_not_pass(problem: Problem) -> None:
 def test_a_kernel_that_faults_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that it leaves unusable is replaced, the config recorded, and every problem measured."""
     pytest.importorskip("distributed")
-    monkeypatch.setitem(setup.MEASURERS, "autotune", "tests.gpu.measurers:measure")
+    monkeypatch.setitem(MEASURERS, "autotune", "tests.gpu.measurers:measure")
     problems = [problem(m) for m in (64, FAULTS, 128)]
     path = tmp_path / "timings.msgpack"
     outcomes: list[Outcome] = []

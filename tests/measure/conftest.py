@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.measure import methods as setup
+from diode_lut.measure import MEASURERS
 from tests.measure.collection import Collection
+from tests.measure.measurers import finalists
 
 
 @pytest.fixture
 def collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
     """A collection in which every stage is measured by those in measurers.py."""
     for stage, function in {"autotune": "measure", "sweep": "sweep", "final": "final"}.items():
-        monkeypatch.setitem(setup.MEASURERS, stage, f"tests.measure.measurers:{function}")
-    monkeypatch.setattr("diode_lut.measure.methods.FINALISTS", "tests.measure.measurers:finalists")
+        monkeypatch.setitem(MEASURERS, stage, f"tests.measure.measurers:{function}")
+    monkeypatch.setattr("diode_lut.measure.collector.finalists", finalists)
     return Collection(tmp_path)

@@ -17,8 +17,9 @@ from distributed.utils import get_mp_context
 from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.measure import METHODS
 from diode_lut.measure import workers as cluster_module
-from diode_lut.measure.methods import METHODS, find_setup
+from diode_lut.measure.tasks import find_setup
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
 from tests.measure.collection import Collection

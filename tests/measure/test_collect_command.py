@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from diode_lut.cli import main
 from diode_lut.dataset import DatasetWriter, Record, Timing, read_dataset
 from diode_lut.hardware import Hardware
-from diode_lut.measure.methods import find_setup
 from diode_lut.measure.problems import random_problems
+from diode_lut.measure.tasks import find_setup
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN
 

@@ -16,8 +16,7 @@ from diode_lut.dataset import DatasetWriter, read_dataset
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.measure.collector import collect
-from diode_lut.measure.methods import find_setup
-from diode_lut.measure.tasks import Outcome
+from diode_lut.measure.tasks import Outcome, find_setup
 from diode_lut.problem import Problem
 from diode_lut.settings import config
 from diode_lut.templates.config import ATEN, Config

@@ -10,8 +10,7 @@ import pytest
 from diode_lut.dataset import Timing
 from diode_lut.errors import DeviceLostError, install_command
 from diode_lut.measure.collector import InProcess
-from diode_lut.measure.methods import find_setup
-from diode_lut.measure.tasks import Shard, Task
+from diode_lut.measure.tasks import Shard, Task, find_setup
 from diode_lut.templates.config import ATEN
 from tests.forks import Forks
 from tests.measure.collection import Collection

@@ -14,9 +14,9 @@ from write_problem_sets import as_file
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, pack, read_dataset
 from diode_lut.errors import CollectError
 from diode_lut.hardware import Hardware
-from diode_lut.measure.methods import SETS
+from diode_lut.measure import SETS
 from diode_lut.measure.problems import BLOCK, SETS_DIRECTORY, problem_set, read_kernels, read_problems
-from diode_lut.measure.tasks import KernelFamily
+from diode_lut.measure.tasks import family_of
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MASKS, Modifications, Problem
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.templates.config import ATEN
@@ -151,7 +151,7 @@ def test_shipped_sets_are_problems_in_blocks(name: str) -> None:
     problems = problem_set(name)
     assert problems == list(dict.fromkeys(problems))
     assert name in ("fp8", "int8", "attention", "grouped") or set(problems) <= set(problem_set("models"))
-    changes = sum(KernelFamily.of(one) != KernelFamily.of(other) for one, other in pairwise(problems))
+    changes = sum(family_of(one) != family_of(other) for one, other in pairwise(problems))
     assert name == "grouped" or changes < 3 * len(problems) / BLOCK  # its kernels are for one problem each
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diode_lut.measure.tasks import MAX_SHARD_TASKS, Backlog, KernelFamily, Shard, Task, make_shards
+from diode_lut.measure.tasks import MAX_SHARD_TASKS, Shard, Task, family_of, make_shards, next_shard
 from diode_lut.problem import Problem
 
 PROBLEMS = st.builds(
@@ -42,7 +42,7 @@ def test_shards_are_small_and_of_one_family(tasks: list[Task], workers: int) -> 
     """A shard has at most MAX_SHARD_TASKS problems of one family, and families follow each other, large GEMMs first."""
     shards = make_shards("sweep", tasks, workers)
     assert all(1 <= len(each.tasks) <= MAX_SHARD_TASKS for each in shards)
-    assert all({KernelFamily.of(task.problem) for task in each.tasks} == {each.family} for each in shards)
+    assert all({family_of(task.problem) for task in each.tasks} == {each.family} for each in shards)
     families = [family for family, _ in groupby(shards, key=lambda each: each.family)]
     assert len(set(families)) == len(families)
     for family in families:
@@ -76,16 +76,9 @@ def test_final_stage_keeps_no_families_apart() -> None:
 )
 def test_worker_goes_on_with_its_family(last: str | None, in_progress: list[str], taken: str) -> None:
     """A worker keeps to the family of its kernels, then takes one that no worker has in progress, then the first."""
-    backlog = Backlog([shard("mm"), shard("bmm"), shard("addmm")])
-    assert backlog.take(last and shard(last).family, [shard(op).family for op in in_progress]) == shard(taken)
-    assert len(backlog) == 2
-
-
-def test_what_is_put_back_comes_first() -> None:
-    """Shards of a dead worker are not left for the end."""
-    backlog = Backlog([shard("mm")])
-    backlog.put_back([shard("bmm"), shard("addmm")])
-    assert [backlog.take(None, []) for _ in range(3)] == [shard("bmm"), shard("addmm"), shard("mm")]
+    backlog = [shard("mm"), shard("bmm"), shard("addmm")]
+    families = [shard(op).family for op in in_progress]
+    assert next_shard(backlog, last and shard(last).family, families) == shard(taken)
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(0, []), (1, [1]), (2, [1, 1]), (5, [2, 3])])

@@ -8,7 +8,7 @@ import click
 
 from diode_lut.cli import main
 from diode_lut.cli.timings import collect_command
-from diode_lut.measure.methods import MEASURERS
+from diode_lut.measure import MEASURERS
 
 MEASURERS["autotune"] = "tests.measure.measurers:measure"
 next(each for each in collect_command.params if each.name == "search_space").type = click.STRING

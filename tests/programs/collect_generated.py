@@ -75,8 +75,9 @@ def main(directory: Path) -> dict[str, Any]:
     rows = [row(each.problem.to_json()) for each in kernels]
     verified.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": rows}), encoding="utf-8")
     table = read_table(verified)
-    found["comparable"] = len(comparable(table, kernels=kernels))
-    drift = verify(table, device="cuda", method="sweep", kernels=kernels)
+    gains = comparable(table, kernels=kernels)
+    found["comparable"] = len(gains)
+    drift = verify(table, gains, device="cuda", method="sweep", kernels=kernels)
     found["drift"] = {str(each.problems[0]): each.measured for each in drift.rows}
     found["rows"] = [str(row.op) for row in build([read_dataset(directory / "right.msgpack")]).table.entries]
     found["code"] = b"tl." in (directory / "right.msgpack").read_bytes()

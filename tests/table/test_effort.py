@@ -64,7 +64,7 @@ def test_rows_that_many_rows_cover_take_few_steps(count: int) -> None:
     """A row that is covered by many small ones is found, in a number of steps that hardly grows faster than theirs."""
     effort = Effort()
     parts = [row((size, size)) for size in range(1, count + 1)]
-    assert list(unreachable(dict(enumerate([*parts, row((1, count))])), effort)) == ([count] if count < 10_000 else [])
+    assert list(unreachable(dict(enumerate([*parts, row((1, count))])), effort)) == [count]
     assert STEPS - effort.left < 300 * count
 
 

@@ -175,7 +175,6 @@ def test_a_letter_of_another_encoding_is_named(place: str, good: str, save: Save
 FORK = """
 import gc, os
 from diode_lut.table import _no_garbage_collection
-from tests.strategies import share
 
 with _no_garbage_collection():
     if not os.fork():
@@ -190,6 +189,27 @@ def test_a_process_that_is_forked_meanwhile_collects_garbage() -> None:
     """Garbage collection, which is paused while a table is read, goes on in a child of that moment."""
     answer = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True).stdout
     assert answer == "1 False\nTrue\n"
+
+
+OLD = """
+import gc
+from diode_lut.table import _no_garbage_collection
+
+with _no_garbage_collection():
+    rows = [[]]
+print(any(found is rows for found in gc.get_objects(generation=2)), gc.get_freeze_count())
+gc.freeze()
+frozen = gc.get_freeze_count()
+with _no_garbage_collection():
+    pass
+print(gc.get_freeze_count() == frozen)
+"""
+
+
+def test_the_next_search_for_garbage_does_not_go_through_the_rows() -> None:
+    """What was loaded is old at once, and nothing is frozen but by the program."""
+    answer = subprocess.run([sys.executable, "-c", OLD], capture_output=True, text=True, check=True).stdout
+    assert answer == "True 0\nTrue\n"
 
 
 def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
@@ -236,7 +256,7 @@ def _outcome(path: Path) -> Any:
 @settings(max_examples=share(200))
 @given(data=st.data())
 def test_divided_rows_mean_what_the_whole_means(data: st.DataObject, good: str, tmp_path_factory: Any) -> None:
-    """However a file in canonical form is damaged, reading row by row gives what parsing it as a whole gives."""
+    """However a file in canonical form is damaged, decoding it at once or by rows gives what parsing it gives."""
     text = good.replace("\n]\n}\n", ",\n" + good[good.index('{"op": "bmm"') :])
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
@@ -244,10 +264,12 @@ def test_divided_rows_mean_what_the_whole_means(data: st.DataObject, good: str, 
         text = text[:at] + data.draw(st.text('{}[]",:\n 1', max_size=3)) + text[at + length :]
     path = tmp_path_factory.getbasetemp() / "divided.json"
     path.write_bytes(text.encode())
-    divided = _outcome(path)
+    at_once = _outcome(path)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diode_lut.table, "AT_ONCE", 0)
+        assert at_once == _outcome(path)
         patch.setattr(diode_lut.table, "MAX_VALUES", 0)
-        assert divided == _outcome(path)
+        assert at_once == _outcome(path)
 
 
 def test_the_layout_of_a_file_does_not_matter(good: str, save: Save) -> None:
