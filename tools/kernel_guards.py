@@ -150,8 +150,6 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "float8-options": ("scaling_options", Instead("lambda *_: {}"), SCALED + "test_row_makes_the_plain_kernel"),
         "float8-precision": ("is_precise", TRUE, SCALED + "test_refused"),
-    },
-    "diode_lut.hook.answer": {
         "frozen-layouts": (
             "fix_layout",
             Without("freeze_layout"),

@@ -22,11 +22,10 @@ from torch._inductor.virtualized import V
 
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
-from diode_lut.hook.answer import CannotRun, in_force
-from diode_lut.hook.choices import is_on
+from diode_lut.hook.choices import in_force, is_on
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
-from diode_lut.hook.snapshot import InductorSnapshot, skip, snapshot
-from diode_lut.hook.switch import is_off
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
+from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import KEEPS_R, KWARGS
 from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.templates.config import DEFAULT, Config
@@ -63,7 +62,7 @@ def fixed_arguments(
     if device not in known:
         known[device] = _context(device)
     context = known[device]
-    if context is None or is_off():
+    if context is None or off_because:
         return {}
     now, name = context.now, context.device
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
@@ -158,8 +157,8 @@ def _context(device: torch.device) -> _Context | None:
     """Return the context of the present graph. Settings stay as they are meanwhile."""
     if device.type != "cuda" or torch.version.hip:
         return None
-    now = snapshot()
-    if not in_force(now) or not now.settings.generated:
+    now = in_force()
+    if now is None or not now.settings.generated:
         return None
     return _Context(now, str(device), next(filter(is_on, _DECIDING), ""))
 
