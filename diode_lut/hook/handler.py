@@ -15,6 +15,7 @@ import copy
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -132,20 +133,17 @@ class DiodeChoices(InductorChoices):
             leave("a generated kernel", error)
             return arguments
 
-    def get_flex_attention_fwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+    def get_flex_attention_fwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for the present flex attention."""
-        ask_base = super().get_flex_attention_fwd_configs
-        return _flex("flex_attention", lambda: ask_base(head_dim, dtype, *more, **named))
+        return _flex("flex_attention", partial(super().get_flex_attention_fwd_configs, *given, **named))
 
-    def get_flex_attention_bwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+    def get_flex_attention_bwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for its gradients."""
-        ask_base = super().get_flex_attention_bwd_configs
-        return _flex("flex_attention_backward", lambda: ask_base(head_dim, dtype, *more, **named))
+        return _flex("flex_attention_backward", partial(super().get_flex_attention_bwd_configs, *given, **named))
 
-    def get_flex_decode_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+    def get_flex_decode_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for a flex attention with few queries."""
-        ask_base = super().get_flex_decode_configs
-        return _flex("flex_decoding", lambda: ask_base(head_dim, dtype, *more, **named))
+        return _flex("flex_decoding", partial(super().get_flex_decode_configs, *given, **named))
 
 
 require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_template_configs)
