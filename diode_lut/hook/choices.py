@@ -45,7 +45,7 @@ from diode_lut.hook.versions import (
 from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple
-from diode_lut.templates.template import BLOCKS_K_OF_BYTES, accumulator_registers, is_precise, registers
+from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
 
 Build = Callable[[Config], ChoiceCaller]
 """Makes the choice of a config without its ``pad``, or raises CannotRun."""
@@ -296,9 +296,8 @@ def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, 
 
     Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
     """
-    limit = registers(config.tiles, device)
-    if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
-        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    for complaint in register_complaints(config.tiles, device):
+        raise CannotRun(f"{complaint.field}: {complaint.reason}")
     memory = shared_memory_of(inputs.device())
     kernel: Any = config.kernel
     if kernel.shared_memory(config.tiles, op, inputs.mat1mat2()[0].get_dtype().itemsize, device) > memory:

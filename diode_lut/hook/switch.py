@@ -154,12 +154,7 @@ class Unanswered:
     """Tells the process that saves a graph that another process compiled it without all its answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived_unanswered, ()
-
-
-def _arrived_unanswered() -> bool:
-    _keep_uncached()
-    return True
+        return _keep_uncached, ()
 
 
 def follow(identity: tuple[Hashable, ...]) -> None:
