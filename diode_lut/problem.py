@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut.errors import OPS_OF_LAYERS, ProblemError, dtype_of, layout_of, number_of, op_of, variant_of
@@ -250,14 +251,16 @@ _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 _NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER, *GENERATED))
 """The ops other than plain GEMMs of floating-point numbers."""
 
-_VALUES: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("op", OPS),
-    ("dtype", DTYPES),
-    ("layout", LAYOUTS),
-    ("align", ALIGNS),
-    ("epilogue", tuple(EPILOGUES)),
-)
-"""The allowed values of the fields of any problem."""
+_VALUES: dict[str, tuple[str, ...]] = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": tuple(EPILOGUES)}
+"""The values of these fields in problems of any op with such a field."""
+
+
+_OTHER_SIZES = {
+    op: (attrgetter(*names), (1,) * len(names))
+    for op, own in OP_SIZES.items()
+    for names in [[name for name in SIZE_FIELDS if name not in own]]
+}
+"""By op: what reads the sizes that the op does not have, and their values."""
 
 
 class Problem(NamedTuple):
@@ -310,30 +313,33 @@ class Problem(NamedTuple):
         """Return the problem of these fields, or raise ProblemError with the first value that is not allowed."""
         problem = cls(*values, **named)
         op = problem.op
-        for name, allowed in _VALUES:
-            value = getattr(problem, name)
-            if value not in allowed and not (op in GENERATED and name in ("dtype", "layout")):
-                layer = f" ({value} is {OPS_OF_LAYERS[value]})" if name == "op" and value in [*OPS_OF_LAYERS] else ""
+        for name, value, allowed in (("op", op, OPS), ("align", problem.align, ALIGNS)):
+            if value not in allowed:
+                layer = f" ({value} is {OPS_OF_LAYERS[value]})" if value in [*OPS_OF_LAYERS] else ""
                 raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
-        for name in SIZE_FIELDS:
-            size = getattr(problem, name)
-            if type(size) is not int or not 1 <= size <= MAX_SIZE:
-                raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
-            if size != 1 and name not in OP_SIZES[op]:
-                lacking = "batch" if name == "b" else f"size {name}"
-                raise ProblemError(f"{name}: {op} has no {lacking}, so {name} is 1, not {size}")
-        if problem.h % problem.g:
-            raise ProblemError(f"g: {problem.g} does not divide h, which is {problem.h}")
-        for names, allowed in zip(Domain._fields, DOMAINS[op], strict=True):
-            name = names.removesuffix("s")
-            value = getattr(problem, name)
+        for names, value, allowed in zip(Domain._fields, problem[1:3] + problem[8:10], DOMAINS[op], strict=True):
             if value in allowed:
                 continue
+            name = names.removesuffix("s")
+            if name in _VALUES and value not in _VALUES[name] and allowed != (NO_VARIANT,):
+                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(_VALUES[name])}")
             if allowed == (NO_VARIANT,):
                 raise ProblemError(f"{name}: {value!r} is not for {op}, which has no {names}")
             if value == NO_VARIANT:
                 raise ProblemError(f"{name}: {op} needs one (allowed: {_one_of(allowed)})")
             raise ProblemError(f"{name}: {value!r} is not for {op} (allowed: {_one_of(allowed)})")
+        for name in OP_SIZES[op]:
+            size = getattr(problem, name)
+            if type(size) is not int or not 1 <= size <= MAX_SIZE:
+                raise ProblemError(f"{name}: {size!r} is not an integer from 1 to {MAX_SIZE}")
+        others, ones = _OTHER_SIZES[op]
+        for name in SIZE_FIELDS if others(problem) != ones else ():
+            size = getattr(problem, name)
+            if size != 1 and name not in OP_SIZES[op]:
+                lacking = "batch" if name == "b" else f"size {name}"
+                raise ProblemError(f"{name}: {op} has no {lacking}, so {name} is 1, not {size}")
+        if problem.h % problem.g:
+            raise ProblemError(f"g: {problem.g} does not divide h, which is {problem.h}")
         return problem
 
     @classmethod
@@ -525,7 +531,7 @@ class Operand(NamedTuple):
         """
         matrix = len(self.sizes) - 2
         for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):
-            if size != 1 and (step != 1 or axis < matrix) and step * itemsize % ROW_BYTES:
+            if step * itemsize % ROW_BYTES and size != 1 and (step != 1 or axis < matrix):
                 return False
         return self.offset * itemsize % ROW_BYTES == 0
 
@@ -541,10 +547,11 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VA
     if a.sizes[-1] != b.sizes[-2]:
         raise ProblemError("operands whose sizes do not match")
     m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
-    if a.letter is None or b.letter is None:
+    letter_a, letter_b = a.letter, b.letter
+    if letter_a is None or letter_b is None:
         raise ProblemError("a matrix in which neither rows nor columns are without gaps")
     batch = b.sizes[0] if op in BATCHED else 1
-    problem = Problem.checked(op, dtype, a.letter + b.letter, 16, batch, m, n, k, variant=variant)
+    problem = Problem.checked(op, dtype, letter_a + letter_b, 16, batch, m, n, k, variant=variant)
     itemsize = ITEMSIZES[dtype]
     return problem if a.is_aligned(itemsize) and b.is_aligned(itemsize) else problem._replace(align=2)
 

@@ -84,7 +84,7 @@ def write_diode_table(table: Table, problems: Iterable[Problem], facts: Facts, s
             key, template = _key(problem, facts.layout or "nn"), pointer_gemm(problem.op)
             rows = []
             for config in entry.configs:
-                if config.template != template or config.has_optional_tunables:
+                if config.template != template or len(config.params) > len(config.kernel.required):
                     break
                 rows.append(_row(problem, config))
             if not rows:

@@ -18,10 +18,9 @@ from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hook.answer import CannotRun, autotuning, in_force, settled, tried
-from diode_lut.hook.choices import require_fit
+from diode_lut.hook.choices import in_force, require_fit
 from diode_lut.hook.problems import SIZES_CHANGE, dtype_of, hint
-from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.snapshot import CannotRun, autotuning, settled, tried
 from diode_lut.problem import ITEMSIZES, Modifications, Operand, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -68,10 +67,10 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
 
     ``ask_base`` returns Inductor's own.
     """
-    asked = attention_of(V.graph.current_node, op) if in_force() else None
-    if asked is None:
+    now = in_force()
+    asked = None if now is None else attention_of(V.graph.current_node, op)
+    if now is None or asked is None:
         return None
-    now = snapshot()
     if asked.why_left:
         now.record_no_choice(asked.problem, asked.device, asked.why_left)
         return None

@@ -1,4 +1,4 @@
-"""A config as Inductor's choice for a matmul on a GPU: a Triton kernel, or a product whose K is cut into parts.
+"""Turn a decision about a matmul into Inductor's choices, on a GPU a Triton kernel or a product whose K is cut.
 
 CannotRun says why a config cannot run, or must not: it would not compile, or not be the timed kernel.
 """
@@ -6,9 +6,8 @@ CannotRun says why a config cannot run, or must not: it would not compile, or no
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -22,18 +21,20 @@ from torch._inductor.ir import ChoiceCaller, get_symbolic_inputs
 from torch._inductor.kernel.mm import decompose_k_subgraph_template
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
+from torch._inductor.lowering import expand
 from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
-from torch._inductor.utils import _use_autotune_backend, is_gpu, sympy_product, use_triton_tma_template
+from torch._inductor.utils import _use_autotune_backend, is_big_gpu, is_gpu, sympy_product, use_triton_tma_template
 from torch._inductor.virtualized import V
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
-from diode_lut.hook.answer import BlockLine, CannotRun, with_fixed_layouts
-from diode_lut.hook.problems import TORCH_DTYPES
-from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.problems import MARK, TORCH_DTYPES
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, settled, snapshot, tried
+from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import (
     UIDS,
     cpp_wrappers_have_scratch,
@@ -41,9 +42,89 @@ from diode_lut.hook.versions import (
     splits_large_batches,
     subgraphs_keep_sizes_dynamic,
 )
+from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
-from diode_lut.templates.config import Config
-from diode_lut.templates.template import BLOCKS_K_OF_BYTES, accumulator_registers, is_precise, registers
+from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple
+from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
+
+Build = Callable[[Config], ChoiceCaller]
+"""Makes the choice of a config without its ``pad``, or raises CannotRun."""
+
+
+def in_force() -> InductorSnapshot | None:
+    """Return the snapshot, or None if the hook is off, or the settings let Inductor decide in its present mode."""
+    if off_because:
+        return None
+    now = snapshot()
+    decides = now.settings.policy != "off" and (now.settings.default_mode or autotuning())
+    return now if decides else None
+
+
+def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
+    """Return the marked choices of a decision, or None if Inductor should choose among its own.
+
+    Up to ``top_k`` configs that can run are taken, best first, and a model's only if its first can run. With the policy
+    ``verify``, aten is added. A miss is aten's, without a benchmark, if the setting ``fallback_to_autotune`` is false.
+    Without any choice, that is a MissError under the setting ``strict``. ``pad`` is the number of elements to whose
+    multiples Inductor has padded the operands.
+    """
+    built = settled(now, decision, runnable(decision, build, pad), now.settings.top_k, ATEN.padded(pad), build)
+    for config, choice in built.items():
+        choice.annotations[MARK] = config.padded(1)
+    return list(built.values()) or None
+
+
+def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
+    """Yield the configs that can run, best first, with their choices, and record the others."""
+
+    def checked(candidate: Config) -> ChoiceCaller:
+        if needed_pad(decision.problem, candidate.pad) != pad:
+            raise CannotRun(_why_not(candidate, decision.problem, pad))
+        choice = build(candidate.padded(1))
+        node = choice.input_nodes[0]
+        if candidate.kernel.many_sms and not is_big_enough(node.get_device_or_error(), decision, candidate):
+            raise CannotRun("Inductor finds the GPU too small, and no row has the config's measured gain")
+        return choice
+
+    return tried(decision, checked)
+
+
+def _why_not(config: Config, problem: Problem, pad: int) -> str:
+    """Return why a config does not fit operands padded to multiples of ``pad``."""
+    multiple = pad_multiple(problem.dtype)
+    if needed_pad(problem, config.pad) == 1:
+        return f"its operands are padded to multiples of {pad} already"
+    if problem.op not in PADDED_OPS:
+        return f"Inductor does not pad {problem.op}"
+    if config.pad != multiple:
+        return f"Inductor pads {problem.dtype} to multiples of {multiple} only"
+    return "Inductor has not padded its operands" if snapshot().settings.pad else "the setting pad is off"
+
+
+def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
+    """Return whether a GPU has enough SMs for a config that wants many: 68 for Inductor, unless its gain is measured.
+
+    With the policy ``verify`` Inductor measures it itself.
+    """
+    return decision.is_measured(config) or snapshot().settings.policy == "verify" or is_big_gpu(device)
+
+
+def offered(templates: Sequence[Any], name: str, op: str) -> list[Any]:
+    """Return Inductor's ``templates`` for an op under our template's ``name``."""
+    uids = UIDS[name].get(op, ())
+    return [template for template in templates if template.uid in uids]
+
+
+def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]], list[ChoiceCaller]]) -> ChoiceCaller:
+    """Return the library's choice for an op, or raise CannotRun. ``ask`` makes the choices of Inductor's ``templates``.
+
+    Of addmm's two choices, take ``bias_addmm``: it keeps the bias a vector, for cuBLASLt's bias epilogue.
+    """
+    library = offered(templates, ATEN.template, op)
+    choices = ask(library) if library else []
+    if not choices:
+        raise CannotRun("Inductor does not offer the library here")
+    return next((choice for choice in choices if choice.name == "bias_addmm"), choices[0])
 
 
 def build_choice(
@@ -215,9 +296,8 @@ def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, 
 
     Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
     """
-    limit = registers(config.tiles, device)
-    if limit is not None and accumulator_registers(config.tiles, device.warp_size) >= limit:
-        raise CannotRun(f"its accumulator takes all of the {limit} registers that a thread has")
+    for complaint in register_complaints(config.tiles, device):
+        raise CannotRun(f"{complaint.field}: {complaint.reason}")
     memory = shared_memory_of(inputs.device())
     kernel: Any = config.kernel
     if kernel.shared_memory(config.tiles, op, inputs.mat1mat2()[0].get_dtype().itemsize, device) > memory:
@@ -250,6 +330,59 @@ def _choice_of(*parts: Any) -> ir.ChoiceCaller:
     if choice is None:
         raise CannotRun("Inductor makes no kernel of it")
     return choice
+
+
+def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
+    """Return the inputs for a Triton template: addmm's bias expanded to (M, N), and all layouts fixed.
+
+    The expanded bias is a view, whatever its strides: for N = 1 it has no unit stride, and Inductor would copy it.
+    ``inputs`` keeps its own list of nodes, because aten's choice is made of that list, with the bias as it is there.
+    """
+    nodes = list(inputs.nodes())
+    if op == "addmm":
+        m, n, _ = inputs.mnk_symbolic()
+        bias = nodes[0] if isinstance(nodes[0], ir.TensorBox) else ir.TensorBox(nodes[0])
+        nodes[0] = ir.ExternKernel.realize_input(expand(bias, [m, n]))
+    for node in nodes:
+        fix_layout(node)
+    places = {"mat1_idx": inputs._mat1_idx, "mat2_idx": inputs._mat2_idx}
+    return MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype, **places)
+
+
+def fix_layout(node: Any) -> None:
+    """Keep the node, and its base if it is a view, from changing its layout any more."""
+    if isinstance(node.get_layout(), ir.FlexibleLayout):
+        node.freeze_layout()
+    elif _has_open_base(node):
+        node.unwrap_view().freeze_layout_with_exact_strides(node.unwrap_view().get_stride())
+
+
+def _has_open_base(node: Any) -> bool:
+    """Return whether the node is a fixed view of a buffer whose layout may still change.
+
+    In torch 2.11 a template would take the buffer's strides for those of the view.
+    """
+    return isinstance(node, ir.ReinterpretView) and isinstance(node.unwrap_view().get_layout(), ir.FlexibleLayout)
+
+
+def with_a_layout(node: Any, assumed: list[tuple[Any, ir.Layout]]) -> Any:
+    """Return the input, or if its layout is open, a buffer of its name with the likely layout, noted in ``assumed``.
+
+    If nothing else asks for a layout, Inductor decides in the end on the order in which data is read. So padding
+    a column-major matrix makes a column-major copy. CannotRun for a bias that is not in memory yet, as in torch 2.11:
+    to put it there for a kernel that may never run would change the library's input.
+    """
+    if not ir.is_storage_and_layout(node):
+        raise CannotRun("its bias is not in memory yet")
+    layout = node.get_layout()
+    if not isinstance(layout, ir.FlexibleLayout) and not _has_open_base(node):
+        return node
+    buffer = V.graph.try_get_buffer(node.get_name())
+    computed = isinstance(layout, ir.FlexibleLayout) and isinstance(buffer, ir.ComputedBuffer)
+    order = buffer.get_fill_order() if computed else None  # type: ignore[union-attr]
+    likely = layout.as_fill_order(order) if order else copy.copy(layout).as_fixed()
+    assumed.append((node, likely))
+    return ir.TensorBox.create(ir.InputBuffer(name=node.get_name(), layout=likely))
 
 
 _RECIPES = {"tensor": 0, "row": 1}
@@ -319,52 +452,6 @@ def _stays_aligned(node: Any) -> bool:
         V.graph.sizevars.statically_known_multiple_of(number * itemsize, _DESCRIPTOR_BYTES)
         for number in (node.get_layout().offset, *steps)
     )
-
-
-_SET_ALLOCATOR = (
-    "allocator_before = triton_allocator.set("
-    "lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
-)
-"""A line of generated code to set the allocator as Inductor does before a launch. It can be undone."""
-
-
-def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
-    """Return the choice with generated code that gives Triton memory for descriptors in any thread.
-
-    Triton keeps its allocator per thread, and has none in a new thread. Since torch 2.13, Inductor sets it before the
-    first launch of a kernel only, and a second thread would get an error. After the call the allocator is the program's
-    again. Inductor's launch would replace it as well.
-    """
-    if not isinstance(choice, TritonTemplateCaller):
-        return choice
-    from triton.runtime import _allocation  # without a GPU there may be no Triton
-
-    if not isinstance(_allocation._allocator, ContextVar):
-        raise CannotRun("this release of Triton does not keep its allocator in a context variable")
-    make = choice.make_kernel_render
-
-    def make_kernel_render(*args: Any, **kwargs: Any) -> Any:
-        kernel, render = make(*args, **kwargs)
-        call = kernel.call_kernel
-
-        def call_kernel(*args: Any, **kwargs: Any) -> None:
-            if V.graph.cpp_wrapper or V.graph.fx_wrapper:
-                call(*args, **kwargs)
-                return
-            wrapper: Any = V.graph.wrapper_code
-            wrapper.add_import_once("from triton.runtime._allocation import _allocator as triton_allocator")
-            wrapper.writeline(_SET_ALLOCATOR.format(V.graph.get_current_device_or_throw().type))
-            wrapper.writeline(BlockLine("try:", first=True))
-            call(*args, **kwargs)
-            wrapper.writeline(BlockLine("finally:"))
-            wrapper.writeline("triton_allocator.reset(allocator_before)")
-            wrapper.writeline(BlockLine(""))
-
-        kernel.call_kernel = call_kernel
-        return kernel, render
-
-    choice.make_kernel_render = make_kernel_render
-    return choice
 
 
 _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}

@@ -43,9 +43,9 @@ from torch.utils._ordered_set import OrderedSet
 from diode_lut.decide.decide import Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import let_pass
-from diode_lut.hook.answer import Branches, CannotRun, generate_branches
-from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.snapshot import CannotRun, snapshot
 from diode_lut.hook.switch import leave
+from diode_lut.hook.wrapper import Branches, generate_branches
 from diode_lut.log import warn_once
 from diode_lut.problem import NO_EPILOGUE, ROW_BYTES, Problem
 from diode_lut.templates.config import ATEN, Config

@@ -23,11 +23,10 @@ from torch._inductor.virtualized import V
 
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
-from diode_lut.hook.answer import CannotRun, in_force
-from diode_lut.hook.choices import is_on
+from diode_lut.hook.choices import in_force, is_on
 from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
-from diode_lut.hook.snapshot import InductorSnapshot, skip, snapshot
-from diode_lut.hook.switch import is_off
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
+from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import KEEPS_R, KWARGS
 from diode_lut.problem import MAX_SIZE, SPLIT, Problem
 from diode_lut.templates.config import DEFAULT, Config
@@ -189,14 +188,14 @@ def _context_of(device: torch.device) -> _Context | None:
         known = _contexts[V.graph] = {}
     if device not in known:
         known[device] = _context(device)
-    return None if is_off() else known[device]
+    return None if off_because else known[device]
 
 
 def _context(device: torch.device) -> _Context | None:
     if device.type != "cuda" or torch.version.hip:
         return None
-    now = snapshot()
-    if not in_force(now) or not now.settings.generated:
+    now = in_force()
+    if now is None or not now.settings.generated:
         return None
     return _Context(now, str(device), next(filter(is_on, _DECIDING), ""))
 

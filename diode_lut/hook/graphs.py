@@ -1,4 +1,4 @@
-"""Compiled graphs stay with their decisions, in Inductor's caches and in Dynamo's, and are traced for ``compare``.
+"""Compiled graphs stay with their decisions in all caches, are traced for ``compare``, and recorded for ``tune``.
 
 Functions here stand in the place of Inductor's and Dynamo's, as ``patches`` lists them. Each gets the original first.
 
@@ -7,17 +7,21 @@ Dynamo's packages (``torch._dynamo.config.caching_precompile``) are a function's
 not in them. So each graph of a package is marked with the identity of its snapshot, and a package is served only if all
 marks are the present identity.
 
-In the traces GEMMs of Inductor's templates have names with their sizes. Inductor's own names tell no sizes.
+In the traces GEMMs of Inductor's templates have names with their sizes. Inductor's own names tell no sizes. The record
+of a generated kernel is what it takes to measure it: its problem, its source, and the types, shapes and strides of its
+arguments, not their values.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,17 +29,24 @@ import torch
 
 from diode_lut import probe
 from diode_lut.errors import let_pass
+from diode_lut.files import write_atomically
 from diode_lut.hook.snapshot import trace_graph
-from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, is_off, lacks_answers_for_another
+from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, lacks_answers_for_another, off_because
+from diode_lut.hook.versions import FORMS, KWARGS
 from diode_lut.log import log, warn_once
-from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
+from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, RECORDING, TRITON_GEMM
+from diode_lut.problem import Problem
 from diode_lut.receipts import Receipt, decode_receipt, receipt_bytes, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
 
 _KEPT = "_diode_lut"
 """The attribute of a graph with its counts and its receipt."""
+
+
 _MARK = "_diode_lut"
 """The attribute of a package's graph with the identity of the snapshot; None if it was not answered."""
+
+
 _UNANSWERED = "_diode_lut_unanswered"
 """The attribute of a graph whose kernels are not those its key stands for."""
 
@@ -57,7 +68,7 @@ def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: A
     loaded = load(*arguments, **named)
     try:
         graph, *_ = loaded
-        if graph is not None and not is_off():
+        if graph is not None and not off_because:
             _tell(graph, cached=True)
             write_after_graph(recorder.own_receipt)
     except Exception as error:
@@ -208,8 +219,8 @@ def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **
     return load_recorded
 
 
-def run_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:
-    """Run a Triton kernel, and record the call by name if it is a template's GEMM."""
+def trace_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:
+    """Run a Triton kernel, and trace the call by name if it is a template's GEMM."""
     source = getattr(getattr(kernel, "fn", None), "src", "")
     name = _triton_name(source) if torch.autograd.profiler._is_profiler_enabled else None
     if name is None:
@@ -224,3 +235,53 @@ def _triton_name(source: str) -> str | None:
     found = [re.search(rf"^ +{size} = (.+)$", source, flags=re.MULTILINE) for size in "MNK"]
     sizes = [size[1] if size[1].isdigit() else "?" for size in found if size]
     return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None
+
+
+_RECORDED = "_diode_lut_recorded"
+"""The attribute of a kernel that is recorded."""
+
+
+def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:
+    """Run a Triton kernel, and record it the first time."""
+    if not hasattr(kernel, _RECORDED):
+        setattr(kernel, _RECORDED, True)
+        try:
+            _record(kernel, arguments)
+        except Exception as error:
+            let_pass(error)
+            warn_once(f"a generated kernel is not recorded: {error!r}")
+    return run(kernel, *arguments, **named)
+
+
+def _record(kernel: Any, arguments: Sequence[Any]) -> None:
+    """Write what it takes to measure a kernel, unless tables have no row for any like it."""
+    from diode_lut.hook.generated import variant_of_reduction, variant_of_tiles  # with Inductor's code generation
+
+    template = FORMS.get(kernel.heuristic_type.name)
+    if template is None:
+        return
+    blocks = {name for name in KWARGS[template].values() if name.endswith("BLOCK")}
+    sizes = {name: value for name, value in zip(kernel.fn.arg_names, arguments, strict=False) if name.endswith("numel")}
+    known = {"xnumel", "ynumel"} if template == "pointwise" else {"xnumel", "r0_numel"}
+    compiled = (each.config for each in (*kernel.launchers, *kernel.compile_results))  # there are no ``configs`` then
+    kwargs = next(iter(kernel.configs or compiled)).kwargs
+    if set(kwargs) not in (blocks, blocks - {"YBLOCK"}) or not sizes.keys() <= known:
+        return
+    meta, x, y = kernel.inductor_meta, sizes["xnumel"], sizes.get("ynumel", 1)
+    scores = meta.get("tiling_scores") or {}
+    if template == "pointwise":
+        variant = variant_of_tiles(scores) if "ynumel" in sizes else "flat"
+        problem = Problem.generated("pointwise", variant, x=x, y=y, loads=max(meta["num_load"], 1))
+    else:
+        variant = variant_of_reduction(meta["reduction_hint"], scores)
+        problem = Problem.generated("reduction", variant, x=x, r=sizes["r0_numel"])
+    described = [
+        [str(each.dtype).removeprefix("torch."), list(each.shape), list(each.stride())]
+        if isinstance(each, torch.Tensor)
+        else each
+        for each in arguments
+    ]
+    source = Path(kernel.filename).read_text(encoding="utf-8")
+    record = orjson.dumps({**problem.to_json(), "source": source, "arguments": described})
+    name = hashlib.sha256(record).hexdigest()[:16]
+    write_atomically(Path(os.environ[RECORDING]) / f"{name}.json", record)

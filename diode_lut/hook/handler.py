@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+import sympy
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.choices import InductorChoices
@@ -27,24 +29,21 @@ from torch._inductor.select_algorithm import ExternKernelCaller, TritonTemplateC
 from torch._inductor.utils import use_aten_gemm_kernels
 from torch._inductor.virtualized import V
 
-from diode_lut.decide.decide import Answers
+from diode_lut.decide.decide import Answers, Axis, Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import MissError
-from diode_lut.hook.answer import (
-    Branches,
-    CannotRun,
+from diode_lut.hardware import architecture
+from diode_lut.hook.choices import (
+    Build,
     answer,
-    autotuning,
-    branches,
-    can_branch,
-    first_pad,
+    build_choice,
     in_force,
+    is_big_enough,
     library_choice,
     offered,
     runnable,
     with_a_layout,
 )
-from diode_lut.hook.choices import build_choice
 from diode_lut.hook.epilogues import (
     NOTHING,
     SLOWER,
@@ -64,17 +63,20 @@ from diode_lut.hook.problems import (
     axes,
     axes_of_tensors,
     config_of,
+    is_plain,
     problem_of,
     problem_of_tensors,
     tensors_of,
     unpadded,
     why_left,
 )
-from diode_lut.hook.snapshot import InductorSnapshot, forget_what_was_taken_over, snapshot
-from diode_lut.hook.switch import OFF, cache_identity, follow, is_off, leave
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, forget_what_was_taken_over, snapshot
+from diode_lut.hook.switch import OFF, cache_identity, follow, leave, off_because
 from diode_lut.hook.versions import UIDS, require_same_parameters, uuid_of
+from diode_lut.hook.wrapper import Branches, can_branch
 from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, NO_VARIANT, SCALED, Problem
-from diode_lut.templates.config import ATEN, Config, pointer_gemm
+from diode_lut.templates.config import ATEN, Config, needed_pad, pad_multiple, padded, pointer_gemm
+from diode_lut.templates.template import SomeProblems
 
 Choices = list[ChoiceCaller]
 
@@ -91,7 +93,7 @@ class DiodeChoices(InductorChoices):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the handler below and the snapshot: Inductor's compile workers get handlers by pickle."""
         identity = cache_identity()  # turns the hook off if it cannot be found out
-        return _unpickled, (self._below, None if is_off() else snapshot(), OFF if is_off() else identity)
+        return _unpickled, (self._below, None if off_because else snapshot(), OFF if off_because else identity)
 
     def get_template_configs(
         self,
@@ -105,14 +107,15 @@ class DiodeChoices(InductorChoices):
         def ask_base(some: list[Any]) -> Choices:
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, some, op_name, kwarg_overrides)
 
+        choices = None
         try:
-            question = _Question(kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {})
-            choices = question.choices() if in_force() else None
+            now = in_force()
+            if now is not None:
+                choices = _Question(now, kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {}).choices()
         except MissError:
             raise  # as the setting strict has it
         except Exception as error:
             leave(op_name, error)
-            choices = None
         return ask_base(templates) if choices is None else choices
 
     def reduction_split_factor(  # type: ignore[override]  # a static method before torch 2.14
@@ -144,23 +147,22 @@ class DiodeChoices(InductorChoices):
             leave("a generated kernel", error)
             return arguments
 
-    def get_flex_attention_fwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+    def get_flex_attention_fwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for the present flex attention."""
-        ask_base = super().get_flex_attention_fwd_configs
-        return _flex("flex_attention", lambda: ask_base(head_dim, dtype, *more, **named))
+        return _flex("flex_attention", partial(super().get_flex_attention_fwd_configs, *given, **named))
 
-    def get_flex_attention_bwd_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+    def get_flex_attention_bwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for its gradients."""
-        ask_base = super().get_flex_attention_bwd_configs
-        return _flex("flex_attention_backward", lambda: ask_base(head_dim, dtype, *more, **named))
+        return _flex("flex_attention_backward", partial(super().get_flex_attention_bwd_configs, *given, **named))
 
-    def get_flex_decode_configs(self, head_dim: int, dtype: Any, *more: Any, **named: Any) -> list[Any]:
+    def get_flex_decode_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for a flex attention with few queries."""
-        ask_base = super().get_flex_decode_configs
-        return _flex("flex_decoding", lambda: ask_base(head_dim, dtype, *more, **named))
+        return _flex("flex_decoding", partial(super().get_flex_decode_configs, *given, **named))
 
 
 require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_template_configs)
+
+
 require_same_parameters(DiodeChoices.triton_kernel_kwargs, InductorChoices.triton_kernel_kwargs)
 
 
@@ -207,7 +209,7 @@ def filter_choices(choices: Choices) -> Choices:
     if marked:
         return marked
     try:
-        if not in_force():
+        if in_force() is None:
             return choices
         from diode_lut.hook.lists import answer_grouped, answer_on_cpu
 
@@ -233,13 +235,14 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     there is an answer for any of them, the result is False, and Inductor asks about each alone. Nothing is recorded,
     because Inductor will also ask for the kernel.
     """
-    if not in_force() or not snapshot().settings.pad or inductor_config.force_shape_pad:
+    now = in_force()
+    if now is None or not now.settings.pad or inductor_config.force_shape_pad:
         return None
     matmuls = [node for node in match.nodes if node.target in OP_OF_TARGET]
     if len(matmuls) > 1:
-        found = [_answers_with_padding(OP_OF_TARGET[node.target], node) for node in matmuls]
+        found = [_answers_with_padding(now, OP_OF_TARGET[node.target], node) for node in matmuls]
         return False if any(answers is not None and answers.decision.configs for answers in found) else None
-    answers = _answers_with_padding(op.__name__, (mat1, mat2, bias))
+    answers = _answers_with_padding(now, op.__name__, (mat1, mat2, bias))
     if answers is None:
         return None
     decision = answers.decision
@@ -248,18 +251,38 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
         return first_pad(decision, mat1.device) > 1 and _stay_aligned(mat1, mat2)
     if not answers.axes or not decision.configs:
         return None
-    most = snapshot().settings.dynamic_kernels
-    return False if decision.configs[0] != ATEN or answers.pieces(most, library=True) else None
+    pieces = answers.pieces(now.settings.dynamic_kernels, library=True)
+    return False if decision.configs[0] != ATEN or pieces else None
 
 
-def _answers_with_padding(op: str, matmul: Any) -> Answers | None:
+def first_pad(decision: Decision, device: torch.device) -> int:
+    """Return the number to whose multiples the first config that can run needs its operands padded, or 1.
+
+    Whether a config can run is only known in part before there are operands.
+    """
+    problem, arch = decision.problem, architecture(decision.hardware.arch)
+    for config in decision.configs[:1] if decision.only_first else decision.configs:
+        pad, kernel = needed_pad(problem, config.pad), config.kernel
+        if pad not in (1, pad_multiple(problem.dtype)) or (
+            kernel.many_sms and not is_big_enough(device, decision, config)
+        ):
+            continue
+        inside = padded(problem, pad)
+        covered = SomeProblems(inside.op, inside.dtype, inside.align, (inside.k, inside.k))
+        can_run = inside.op in kernel.ops and kernel.runs_on(arch)
+        if can_run and not any(kernel.complaints(config.params, covered, arch)):
+            return pad
+    return 1
+
+
+def _answers_with_padding(now: InductorSnapshot, op: str, matmul: Any) -> Answers | None:
     """Return the answers for a node of the graph, or for its fake tensors, or None if tables have no such problems."""
     tensors = matmul if isinstance(matmul, tuple) else tensors_of(matmul, op)
     problem = None if tensors is None else problem_of_tensors(op, *tensors)
     if problem is None or tensors is None:
         return None
     a, b, *_ = tensors
-    return snapshot().answers(problem, a.device, padding=True, axes=axes_of_tensors(op, a, b))
+    return now.answers(problem, a.device, padding=True, axes=axes_of_tensors(op, a, b))
 
 
 def _stay_aligned(a: Any, b: Any) -> bool:
@@ -267,6 +290,7 @@ def _stay_aligned(a: Any, b: Any) -> bool:
 
 
 _NATIVE = {getattr(torch.ops.aten, op).default: op for op in ("mm", "addmm", "bmm", "baddbmm")}
+
 
 _native: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 """The recorded nodes of each graph: Inductor may look at a node twice."""
@@ -280,26 +304,28 @@ def record_native() -> None:
     node: Any = V.graph.current_node
     op = _NATIVE.get(node.target)
     recorded = _native.setdefault(V.graph, set())
-    if op is None or node in recorded or not isinstance(V.choices, DiodeChoices) or not in_force():
+    now = in_force()
+    if op is None or node in recorded or not isinstance(V.choices, DiodeChoices) or now is None:
         return
     recorded.add(node)
     tensors = tensors_of(node, op)
     problem = None if tensors is None else problem_of_tensors(op, *tensors)
     if problem is not None and tensors is not None:
         reason = "the setting triton.native_matmul generates its kernel"
-        snapshot().record_no_choice(problem, next(iter(tensors)).device, reason)
+        now.record_no_choice(problem, next(iter(tensors)).device, reason)
 
 
 class Decided(NamedTuple):
     """The decision about a matmul, and the number of elements to whose multiples its operands are padded.
 
     ``followed`` is the problem whose epilogues the scheduler may fuse. It is None if the result is cut to its size
-    before anything follows, and for padded operands with sizes that may change.
+    before anything follows, and for padded operands with sizes that may change. ``axes`` are these sizes.
     """
 
     decision: Decision
     pad: int
     followed: Problem | None
+    axes: tuple[Axis, ...]
 
 
 def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> Decided | None:
@@ -318,22 +344,27 @@ def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | N
             decision = now.decide(before, device, padding=True, axes=changing)
             problem = None if changing else problem_of(inputs, op)
             if problem is None or (problem.m, problem.n) != (decision.problem.m, decision.problem.n):
-                return Decided(decision, pad, None)
-            return Decided(decision, pad, asked_about(problem, inputs))
+                return Decided(decision, pad, None, changing)
+            return Decided(decision, pad, asked_about(problem, inputs), changing)
     problem = problem_of(inputs, op, fast=fast)
     if problem is None:
         return None
-    why = why_left(problem, inputs.mat1mat2())
-    if why:
-        now.record_no_choice(problem, device, why)
-        return None
+    a, b = inputs.mat1mat2()
+    changing = ()
+    if not is_plain((*a.get_size(), *b.get_size())):
+        why = why_left(problem, (a, b))
+        if why:
+            now.record_no_choice(problem, device, why)
+            return None
+        changing = axes(inputs, op)
     asked = asked_about(problem, inputs) if now.settings.epilogues else problem
-    decision = now.decide(asked, device, padding=False, axes=axes(inputs, op))
-    return Decided(decision, 1, decision.problem)
+    decision = now.decide(asked, device, padding=False, axes=changing)
+    return Decided(decision, 1, decision.problem, changing)
 
 
 _SCALED_UID, *_ = UIDS[pointer_gemm(SCALED[0])][SCALED[0]]
 """Inductor's plain template for scaled_mm."""
+
 
 _answered = threading.local()
 """``inputs``: weak references to A and B of this thread's last answered addmm."""
@@ -344,15 +375,18 @@ class _Question:
 
     def __init__(
         self,
+        now: InductorSnapshot,
         inputs: Any,
         templates: list[Any],
         op: str,
         ask_base: Callable[[list[Any]], Choices],
         options: dict[str, dict[str, Any]],
     ) -> None:
-        self.inputs, self.op, self.ask_base = inputs, op, ask_base
+        self.now, self.inputs, self.op, self.ask_base = now, inputs, op, ask_base
         self.templates, self.options = templates, options
-        self._variant = NO_VARIANT
+        self.variant, self.axes = NO_VARIANT, tuple[Axis, ...]()
+        self.is_single = now.settings.policy == "pick" and now.settings.top_k == 1
+        """Whether Inductor gets a single choice."""
 
     def choices(self) -> Choices | None:
         """Return the choices of the answer, or None if Inductor should choose among its own."""
@@ -366,17 +400,16 @@ class _Question:
             )
             if not deciding:
                 return [] if self._answered_before() else None
-        self._now = now = snapshot()
         # Inductor does not offer this template for scales of blocks, which may have the shapes of others
         fast = self.options.get(_SCALED_UID, {}).get("USE_FAST_ACCUM")
-        asked, choices = decide_matmul(now, self.inputs, self.op, fast=fast), None
+        asked, choices = decide_matmul(self.now, self.inputs, self.op, fast=fast), None
         if asked is not None:
-            decision, self._variant = asked.decision, asked.decision.problem.variant
+            decision, self.axes, self.variant = asked.decision, asked.axes, asked.decision.problem.variant
             own_branches = self._in_branches(decision) if asked.pad == 1 else None
             if own_branches is not None:
                 choices = list[ChoiceCaller](own_branches.triton[:1])
             else:
-                choices = answer(now, decision, self._build, asked.pad)
+                choices = answer(self.now, decision, self._build, asked.pad)
             if asked.followed is not None and DOMAINS[self.op].epilogues != (NO_EPILOGUE,):
                 choices = self._followed(asked.followed, choices, own_branches)
         if self.op == "addmm":
@@ -388,30 +421,41 @@ class _Question:
         last = getattr(_answered, "inputs", [])
         return bool(last) and all(seen() is node for seen, node in zip(last, nodes, strict=True))
 
-    def _is_single(self) -> bool:
-        """Return whether Inductor gets a single choice."""
-        return self._now.settings.policy == "pick" and self._now.settings.top_k == 1
-
     def _in_branches(self, decision: Decision) -> Branches | None:
         """Return kernels for the parts of a dynamic size's range, or None if a single kernel is as good or possible."""
-        if not decision.over or not self._is_single() or not can_branch():
+        if not decision.over or not self.is_single or not can_branch():
             return None
-        now, changing = self._now, axes(self.inputs, self.op)
-        answers = now.answers(decision.problem, self.inputs.device(), padding=False, axes=changing)
-        pieces = answers.pieces(now.settings.dynamic_kernels, library=True)
+        answers = self.now.answers(decision.problem, self.inputs.device(), padding=False, axes=self.axes)
+        pieces = answers.pieces(self.now.settings.dynamic_kernels, library=True)
         with suppress(CannotRun):
-            found = branches(pieces, changing[0], self.inputs, self._build) if pieces else None
+            found = self._branches(pieces, self.inputs, self._build) if pieces else None
             for piece in pieces:
-                now.record_fusion(piece.decision, piece.config)
+                self.now.record_fusion(piece.decision, piece.config)
             return found
         return None
+
+    def _branches(self, pieces: Sequence[Piece], inputs: Any, build: Build) -> Branches:
+        """Make a kernel for each piece, or raise CannotRun if a piece has none."""
+        kernels = []
+        for high, decision, config in pieces:
+            if decision.configs:
+                first, kernel = next(runnable(decision, build), (None, None))
+                if first != config or not isinstance(kernel, (TritonTemplateCaller, ExternKernelCaller)):
+                    raise CannotRun(f"{config} cannot run for all sizes of its range")
+            else:  # no source answers for any of its sizes
+                kernel = build(config)
+            kernels.append((high, kernel))
+        field, *_ = self.axes[0].fields
+        a, b = inputs.mat1mat2()
+        sizes = {"b": a.get_size()[0], "m": a.get_size()[-2], "n": b.get_size()[-1], "k": a.get_size()[-1]}
+        return Branches(sympy.sympify(sizes[field]), tuple(kernels))
 
     def _followed(self, problem: Problem, choices: Choices | None, own_branches: Branches | None) -> Choices | None:
         """Leave the kernel to the scheduler, if it may fuse pointwise work.
 
         Inductor benchmarks with the epilogues, so this is only for a single choice.
         """
-        now, node, single = self._now, V.graph.current_node, self._is_single()
+        now, node, single = self.now, V.graph.current_node, self.is_single
         wanted = now.settings.epilogues and single and (choices is not None or not autotuning())
         alone = not wanted or not may_be_followed(node)
         triton = single and choices is not None and isinstance(choices[0], TritonTemplateCaller)
@@ -434,14 +478,14 @@ class _Question:
         ``plain`` is the stand-alone choice. If ``alone``, no epilogue can follow. If ``joined``, the result is
         a part of a concatenation. If layouts of inputs are open, rows are asked about the likely layouts.
         """
-        inputs, own, now = self.inputs, config_of(plain), self._now
+        inputs, own, now = self.inputs, config_of(plain), self.now
         aten = plain if own == ATEN else self._aten()
         assumed: list[tuple[Any, Layout]] = []
         nodes = [with_a_layout(node, assumed) for node in inputs.nodes()]
         with_layouts = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
         likely = problem_of(with_layouts, self.op) if assumed else None
         problem = problem if likely is None else asked_about(likely, with_layouts)
-        device, changing = plain.layout.device, axes(inputs, self.op)
+        device, changing = plain.layout.device, self.axes
         answers = now.answers(problem, device, padding=False, axes=changing)
         considered = {} if alone else {name: answers.with_epilogue(name) for name in _CLASSES}
         answering = {name: decision for name, decision in considered.items() if decision.configs}
@@ -469,7 +513,7 @@ class _Question:
                 pieces = answers.pieces(most, library=False, epilogue=name)
                 with suppress(CannotRun):
                     if pieces:
-                        found = branches(pieces, changing[0], with_layouts, make)
+                        found = self._branches(pieces, with_layouts, make)
                         return Alternative(decision, config, found.triton[0], found, pieces)
             return Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
 
@@ -482,7 +526,7 @@ class _Question:
         return Deferred(plain, aten, made)
 
     def _build(self, config: Config) -> ChoiceCaller:
-        return self._aten() if config == ATEN else build_choice(config, self.inputs, self.op, variant=self._variant)
+        return self._aten() if config == ATEN else build_choice(config, self.inputs, self.op, variant=self.variant)
 
     def _aten(self) -> ChoiceCaller:
         return library_choice(self.templates, self.op, self.ask_base)

@@ -27,8 +27,7 @@ from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_templa
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hook.answer import CannotRun, answer, fix_layout
-from diode_lut.hook.choices import require_fit, require_templates, with_memory_in_any_thread
+from diode_lut.hook.choices import answer, fix_layout, require_fit, require_templates
 from diode_lut.hook.problems import (
     MKL_LINEAR,
     SIZES_CHANGE,
@@ -41,8 +40,9 @@ from diode_lut.hook.problems import (
     stays_aligned,
     why_left,
 )
-from diode_lut.hook.snapshot import snapshot
+from diode_lut.hook.snapshot import CannotRun, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS
+from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import GROUPED, Operand, Problem, letters, problem_of
 from diode_lut.receipts import FREEZABLE, ONLY_THE_LIBRARY
 from diode_lut.templates.config import ATEN, Config

@@ -179,12 +179,12 @@ PATCHES = (
         TRACING,
     ),
     Patch(
-        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", f"{_GRAPHS}:run_kernel"),
+        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", f"{_GRAPHS}:trace_kernel"),
         "traces name Triton kernels without their sizes",
         TRACING,
     ),
     Patch(
-        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", "diode_lut.hook.launches:run_kernel"),
+        *("torch._inductor.runtime.triton_heuristics", "CachingAutotuner.run", f"{_GRAPHS}:record_kernel"),
         "nothing tells which kernels a program launches, and with what arguments",
         RECORDING,
     ),

@@ -77,18 +77,19 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
     variant = _variant_of(inputs, fast) if op in SCALED else NO_VARIANT
     dtype = _dtype_of(inputs, op)
     # A bias is not looked at: in torch 2.11 it may not be in memory yet, and then has no strides.
-    layouts = [node.get_layout() for node in inputs.mat1mat2()]
-    number = int if is_plain(chain(*((*layout.size, *layout.stride) for layout in layouts))) else hint
-    a, b = (Operand(tuple(map(number, layout.size)), tuple(map(number, layout.stride))) for layout in layouts)
+    nodes = inputs.mat1mat2()
+    shapes = [shape for node in nodes for layout in [node.get_layout()] for shape in (layout.size, layout.stride)]
+    number = int if is_plain(chain(*shapes)) else hint
+    sizes_a, strides_a, sizes_b, strides_b = [tuple(map(number, shape)) for shape in shapes]
     if dtype is None or variant is None:
         log.debug("%s with inputs of %s: no table has such problems", op, inputs.dtypes())
         return None
     try:
-        problem = problem_from(op, dtype, a, b, variant)
+        problem = problem_from(op, dtype, Operand(sizes_a, strides_a), Operand(sizes_b, strides_b), variant)
     except ProblemError as error:
         log.debug("%s: %s: no table has such problems", op, error)
         return None
-    return problem if all(map(stays_aligned, inputs.mat1mat2())) else problem._replace(align=2)
+    return problem if all(map(stays_aligned, nodes)) else problem._replace(align=2)
 
 
 def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
@@ -137,12 +138,12 @@ def stays_aligned(node: Any) -> bool:
     """Return whether a node's view, and each of its rows, starts on a 16-byte boundary for all sizes there may be."""
     layout, graph = node.get_layout(), V.graph
     itemsize = layout.dtype.itemsize
-    for step in layout.stride:
+    for step in () if is_plain(layout.stride) else layout.stride:
         changes = type(step) not in _PLAIN
         if changes and not graph.sizevars.statically_known_multiple_of(step * itemsize, ROW_BYTES):
             return False
     offset = layout.offset
-    if offset != 0 and not graph.sizevars.statically_known_multiple_of(offset * itemsize, ROW_BYTES):
+    if offset and not graph.sizevars.statically_known_multiple_of(offset * itemsize, ROW_BYTES):
         return False
     # Inductor looks at the addresses of inputs on a GPU only, and calls all other inputs unaligned.
     return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"

@@ -7,15 +7,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import orjson
 import torch
 from torch._guards import CompileContext, TracingContext
+from torch._inductor import config as inductor_config
 from torch._inductor.codecache import BypassFxGraphCache
 from torch._logging._internal import trace_structured
 
@@ -31,6 +34,11 @@ from diode_lut.process import __version__, code_digest, is_code_as_imported
 from diode_lut.receipts import recorder
 from diode_lut.settings import CHOOSER, config
 from diode_lut.templates.config import Config
+
+
+class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
+    """Why a config cannot, or must not, run a matmul here, as text."""
+
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
 """The data type in tables, by PyTorch's name of the precision of float32 matmuls."""
@@ -286,11 +294,49 @@ def skip(decision: Decision, config: Config, reason: str) -> None:
         log.warning("%s: %s; %s", decision.where, printable(found), instead)
 
 
+Made = TypeVar("Made")
+
+
+def autotuning() -> bool:
+    """Return whether Inductor would benchmark matmuls."""
+    return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
+
+
+def settled(
+    now: InductorSnapshot,
+    decision: Decision,
+    able: Iterator[tuple[Config, Made]],
+    most: int,
+    baseline: Config,
+    make: Callable[[Config], Made],
+) -> dict[Config, Made]:
+    """Record and return the first ``most`` of the configs that can run, and the baseline if Inductor is to have it."""
+    found = dict(islice(able, most))
+    now.record(decision, tuple(found))
+    instead = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
+    if (now.settings.policy == "verify") if found else instead:
+        with suppress(CannotRun):
+            found.setdefault(baseline, make(baseline.padded(1)))
+    return found
+
+
+def tried(decision: Decision, make: Callable[[Config], Made]) -> Iterator[tuple[Config, Made]]:
+    """Yield the configs of which ``make`` can make something, best first, and record the others."""
+    for candidate in decision.configs:
+        try:
+            yield candidate, make(candidate)
+        except CannotRun as reason:  # noqa: PERF203 (one config is all that is usually tried)
+            skip(decision, candidate, str(reason))
+            if decision.only_first and candidate == decision.configs[0]:
+                return
+
+
 _taken: WeakKeyDictionary[object, InductorSnapshot] = WeakKeyDictionary()
 """The snapshot of each compile that is under way, or whose backward pass is to come.
 
 There is no lock, because a fork could leave it held.
 """
+
 
 _handed_over: InductorSnapshot | None = None
 """The snapshot of the graph, if this process compiles for another."""

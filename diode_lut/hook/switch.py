@@ -28,22 +28,17 @@ _KEY = "_fx_graph_cache_key"
 OFF = ("off",)
 """The identity of Inductor's own choices."""
 
-_reasons: list[Exception] = []
-"""Why the hook is off. Empty as long as it is on."""
-
-
-def is_off() -> bool:
-    """Return whether Inductor decides alone."""
-    return bool(_reasons)
+off_because: list[Exception] = []
+"""Why Inductor decides alone. Empty as long as the hook is on."""
 
 
 def turn_off(reason: Exception) -> None:
     """Have Inductor decide alone from now on. An error a signal handler has raised is raised again instead."""
     let_pass(reason)
-    if not _reasons:
+    if not off_because:
         torch: Any = sys.modules["torch"]
         warn_once(f"diode_lut is off, and Inductor of torch {torch.__version__} decides alone: {reason!r}")
-    _reasons.append(reason)
+    off_because.append(reason)
     _keep_uncached()
 
 
@@ -52,7 +47,7 @@ def cache_identity() -> tuple[Hashable, ...]:
 
     Then the hook goes off, unless the error may not happen again.
     """
-    if is_off():
+    if off_because:
         return OFF
     try:
         from diode_lut.hook.snapshot import compile_range, snapshot
@@ -138,7 +133,7 @@ def is_answered() -> bool:
         from diode_lut.hook.snapshot import snapshot
 
         now = snapshot()
-        return now.answered and (not now.has_identity if is_off() else now.is_identified)
+        return now.answered and (not now.has_identity if off_because else now.is_identified)
     except Exception as error:
         let_pass(error)
         return False
@@ -159,12 +154,7 @@ class Unanswered:
     """Tells the process that saves a graph that another process compiled it without all its answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived_unanswered, ()
-
-
-def _arrived_unanswered() -> bool:
-    _keep_uncached()
-    return True
+        return _keep_uncached, ()
 
 
 def follow(identity: tuple[Hashable, ...]) -> None:
@@ -174,10 +164,10 @@ def follow(identity: tuple[Hashable, ...]) -> None:
     graph from a cache.
     """
     if identity == OFF:
-        if not is_off():
+        if not off_because:
             turn_off(RuntimeError("it is off in the process that this one compiles for"))
     elif cache_identity() != identity:
-        if not is_off():
+        if not off_because:
             warn_once(
                 "graphs are in no cache for others: tables, or diode_lut, have changed since the program read them"
             )

@@ -24,9 +24,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.errors import let_pass
-from diode_lut.hook.answer import library_choice
 from diode_lut.hook.attention import forced
-from diode_lut.hook.choices import build_choice
+from diode_lut.hook.choices import build_choice, library_choice
 from diode_lut.hook.lists import build_grouped, grouped_of
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.versions import failure_reason

@@ -290,10 +290,11 @@ def _counts() -> list[Counts]:
 
 def _receiving(hardware: Hardware) -> list[Device]:
     """Return all devices in which a question of this thread about a device of this machine is noted."""
-    if not _asked:
-        receipt_file.arm(own_receipt)
-    _asked.add(hardware)
-    _present.add(hardware)
+    if hardware not in _asked:
+        if not _asked:
+            receipt_file.arm(own_receipt)
+        _asked.add(hardware)
+        _present.add(hardware)
     device = _devices.get(hardware)
     if device is None:
         device = _devices[hardware] = Device()

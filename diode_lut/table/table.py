@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -75,9 +75,10 @@ class Table:
         """Return the SHA-256 of the canonical form, in hexadecimal. A file in this form has the same digest."""
         return hashlib.sha256(to_bytes(self)).hexdigest()
 
-    def lookup(self, problem: Problem) -> Entry | None:
-        """Return the most specific row for the problem: the first of ``covering``, but fast."""
-        return self._index.find(problem)
+    @cached_property
+    def lookup(self) -> Callable[[Problem], Entry | None]:
+        """A function that returns the most specific row for a problem: the first of ``covering``, but fast."""
+        return self._index.find
 
     def covering(self, problem: Problem) -> list[Entry]:
         """Return all rows for the problem, the most specific first. Rows alike are in canonical order."""

@@ -138,14 +138,10 @@ class Config(NamedTuple):
         return {parameter.name: value for parameter, value in values if value != parameter.default}
 
     @property
-    def has_optional_tunables(self) -> bool:
-        """Whether some optional tunable does not have its default."""
-        return len(self.params) > len(self.kernel.required)
-
-    @property
     def pad(self) -> int:
         """Operands are padded to multiples of this number of elements. 1 for no padding."""
-        return self.tunables.get(PAD.name, 1) if self.has_optional_tunables else 1
+        has_optional = len(self.params) > len(TEMPLATES[self.template].required)
+        return self.tunables.get(PAD.name, 1) if has_optional else 1
 
     def padded(self, pad: int) -> Config:
         """Return the config with another ``pad``, or itself if its template has no such tunable."""

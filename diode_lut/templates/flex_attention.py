@@ -12,7 +12,7 @@ from itertools import product
 
 from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
-from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template
+from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, registers
 
 BLOCKS = (16, 32, 64, 128)
 """If lengths are multiples of 128, the kernels read without checks: a larger block would read past the end."""
@@ -87,11 +87,10 @@ class Flex(Template):
 
         Some of Inductor's own configs need a few more than a thread has, and spill.
         """
-        threads = architecture.warp_size * self.values(params)["num_warps"]
-        needed = -(-self.accumulators(params, heads) // threads)
-        if architecture.registers_per_thread is None or architecture.registers_per_block is None:
-            return needed, None
-        return needed, _SPILLED * min(architecture.registers_per_thread, architecture.registers_per_block // threads)
+        num_warps = self.values(params)["num_warps"]
+        needed = -(-self.accumulators(params, heads) // (architecture.warp_size * num_warps))
+        limit = registers(num_warps, architecture)
+        return needed, None if limit is None else _SPILLED * limit
 
 
 @dataclass(frozen=True)

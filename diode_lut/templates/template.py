@@ -293,17 +293,17 @@ def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
     return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
 
 
-def registers(tiles: Tiles, architecture: Architecture) -> int | None:
-    """Return the registers a thread may have, of which the accumulator must leave some. None if not known."""
+def registers(num_warps: int, architecture: Architecture) -> int | None:
+    """Return the registers of 4 bytes a thread may have. None if not known."""
     if architecture.registers_per_thread is None or architecture.registers_per_block is None:
         return None
-    threads = architecture.warp_size * tiles.num_warps
+    threads = architecture.warp_size * num_warps
     return min(architecture.registers_per_thread, architecture.registers_per_block // threads)
 
 
 def register_complaints(tiles: Tiles, architecture: Architecture) -> Iterator[Complaint]:
-    """Complain about an accumulator that takes all registers of a thread."""
-    needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles, architecture)
+    """Complain about an accumulator that takes all registers of a thread: it must leave some."""
+    needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles.num_warps, architecture)
     if limit is not None and needed >= limit:
         reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
         yield Complaint(f"{reason}: {needed} registers a thread (allowed: {limit - 1})", "num_warps")

@@ -14,9 +14,9 @@ from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.errors import MissError
-from diode_lut.hook.answer import CannotRun, answer
+from diode_lut.hook.choices import answer
 from diode_lut.hook.handler import decide_matmul
-from diode_lut.hook.snapshot import InductorSnapshot
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import ATEN, Config
 from tests.hook.test_hook import Rows, triton

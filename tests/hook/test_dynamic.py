@@ -14,8 +14,8 @@ from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.hook import handler
-from diode_lut.hook.answer import can_branch
 from diode_lut.hook.problems import NO_RANGE
+from diode_lut.hook.wrapper import can_branch
 from diode_lut.receipts import Device, recorder
 from tests.fake_cuda import Input, Lowered, lower
 from tests.hook.test_hook import ATEN, MM, TMA, blocks, triton, uses_aten

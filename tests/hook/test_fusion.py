@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
+from torch._inductor.virtualized import V
+from torch._logging._internal import trace_log
 from torch.nn import functional
 
 import diode_lut
@@ -361,3 +365,28 @@ def test_a_bias_is_part_of_an_addmm_without_epilogues(rows: Rows) -> None:
     rows({"op": "addmm", "configs": [LARGE]}, {"op": "mm", "configs": [SMALL]})
     with diode_lut.config.patch(epilogues=False):
         assert tiles(lower(torch.addmm, *MATRIX[:3])) == [[64, 128, 32, 8]]
+
+
+def test_a_lookup_passes_few_modules(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a key made and a table read, the way from Inductor's question to a fused kernel leads through 15 modules."""
+    rows(*({"op": "mm", "epilogue": name, "configs": [best]} for name, best in (("none", SMALL), ("light", LARGE))))
+    monkeypatch.setattr(trace_log, "handlers", [])  # of pytest
+    package, passed = str(Path(diode_lut.__file__).parent), set[str]()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            passed.add(frame.f_code.co_filename.removeprefix(package))
+
+    def lower_with(rows_of_a: int) -> Lowered:
+        return lower(lambda a, b: (a @ b).relu(), Input((rows_of_a, 1024)), Input((1024, 2048)))
+
+    lower_with(256)
+    with tracing(TracingContext(None)):
+        assert V.choices.uuid()  # type: ignore[attr-defined]
+        sys.setprofile(note)
+        try:
+            lowered = lower_with(512)
+        finally:
+            sys.setprofile(None)
+    assert tiles(lowered) == [[64, 128, 32, 8]]
+    assert len(passed) <= 15, " ".join(sorted(passed))

@@ -13,7 +13,7 @@ from torch._inductor.virtualized import V
 import diode_lut
 from diode_lut.decide.catalog import forget_tables
 from diode_lut.hardware import detect_hardware
-from diode_lut.hook.switch import cache_identity, is_off
+from diode_lut.hook.switch import cache_identity, off_because
 from tests.interrupted import alarm_in
 
 A, B = torch.randn(2, 16, 32), torch.randn(2, 32, 48)
@@ -33,13 +33,13 @@ def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) 
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("module", ["problem.py", "hook/answer.py", "hook/lists.py", "hook/problems.py"])
+@pytest.mark.parametrize("module", ["problem.py", "hook/choices.py", "hook/lists.py", "hook/problems.py"])
 def test_alarm_while_a_product_is_answered(module: str) -> None:
     """The compile ends with the alarm's exception, nothing is cached, and the next compile gets the row's kernel."""
     compiled = torch.compile(torch.bmm)
     with pytest.raises(Exception, match="TimeoutError"), alarm_in(module):
         compiled(A, B)
-    assert not is_off()
+    assert not off_because
     torch._dynamo.reset()
     with diode_lut.profile_predictions() as counts:
         torch.testing.assert_close(compiled(A, B), torch.bmm(A, B))
@@ -53,7 +53,7 @@ def test_alarm_while_a_key_is_made(module: str, call: int) -> None:
     with alarm_in(module, call) as called, pytest.raises(TimeoutError):
         cache_identity()
     assert len(called) == call
-    assert not is_off()
+    assert not off_because
     interrupted = cache_identity()
     forget_tables()
     assert interrupted == cache_identity()

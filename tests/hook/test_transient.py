@@ -21,7 +21,7 @@ import diode_lut
 from diode_lut import process as own_code
 from diode_lut.decide.catalog import forget_tables
 from diode_lut.hardware import detect_hardware
-from diode_lut.hook.switch import cache_identity, is_off
+from diode_lut.hook.switch import cache_identity, off_because
 from tests.forks import Forks
 
 A, B = torch.randn(4, 64, 128), torch.randn(4, 128, 96)
@@ -68,7 +68,7 @@ def test_graph_in_which_an_answer_failed_is_not_cached(
         with monkeypatch.context() as once:
             once.setattr(CppBmmTemplate, "add_choices", fail)
             first = asked(backward=backward)
-        assert not is_off()
+        assert not off_because
         assert first == asked(backward=backward) > 0
         assert asked(backward=backward) == 0
 
@@ -81,7 +81,7 @@ def test_hook_stays_on_where_no_file_can_be_opened_for_a_moment() -> None:
         forget_tables()
         first, second = cache_identity(), cache_identity()
     assert first != second
-    assert not is_off()
+    assert not off_because
     with diode_lut.profile_predictions() as counts:
         assert asked() == 0
     assert (before, counts.hits["user"], counts.cached) == (1, 1, 1)

@@ -78,12 +78,12 @@ def test_warps_of_64_threads_have_half_the_accumulators() -> None:
 
 def test_threads_share_registers() -> None:
     """A thread has 255 registers, and fewer where its block's threads share 65,536."""
-    assert [registers(Tiles(64, 64, 64, 8, 3, warps), SM_90) for warps in (4, 8, 16)] == [255, 255, 128]
+    assert [registers(warps, SM_90) for warps in (4, 8, 16)] == [255, 255, 128]
 
 
 def test_registers_of_amd() -> None:
     """CDNA's threads have 512 registers, RDNA's 256, and fewer where its block's threads share them."""
-    found = [[registers(Tiles(64, 64, 64, 8, 3, warps), architecture(arch)) for warps in (4, 8, 16)] for arch in _AMD]
+    found = [[registers(warps, architecture(arch)) for warps in (4, 8, 16)] for arch in _AMD]
     assert found == [[512, 256, 128], [512, 256, 128], [512, 256, 128], [256, 256, 192]]
 
 
@@ -93,7 +93,7 @@ def test_cudas_registers_are_not_those_of_others() -> None:
     row = None, "float16", 16, None
     assert [each.field for each in TRITON_MM.complaints(tiles, _Row(*row), SM_90)] == ["num_warps"]
     assert list(TRITON_MM.complaints(tiles, _Row(*row), architecture("gfx942"))) == []
-    assert registers(tiles, architecture("gfx700")) is None
+    assert registers(tiles.num_warps, architecture("gfx700")) is None
 
 
 class _Row:
