@@ -44,6 +44,7 @@ from diode_lut.errors import (
     TableError,
     as_json,
     as_lines,
+    counted,
     printable,
 )
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
@@ -459,5 +460,6 @@ def _edit(
         if edit.wider and edit.gone is None:
             lines += ["until now it was answered by", f"  {shown(edit.wider[0])}"]
         if edit.undecided:
-            lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
+            rows = counted(edit.undecided, "row")
+            lines.append(f"not looked for, because it takes too long: whether {rows} of it can still answer")
     say(as_lines(lines), err=is_standard(target), colors=CHANGES)

@@ -45,7 +45,7 @@ from diode_lut.cli.output import (
     say,
     write,
 )
-from diode_lut.errors import CollectError, ExchangeError, printable
+from diode_lut.errors import CollectError, ExchangeError, counted, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure.methods import METHODS, SETS
@@ -195,7 +195,7 @@ def collect_command(
         return STOPPED
     left = sum(tally["left"] for tally in tallies)
     if left:
-        say(f"{left} problems left: run the same command again to go on", err=True)
+        say(f"{counted(left, 'problem')} left: run the same command again to go on", err=True)
     elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
     return say_losses([each.dataset] if tallies else [])
@@ -232,9 +232,10 @@ def _show(each: Pass, tally: Counter[str]) -> None:
 
 def _summary(each: Pass, tally: Counter[str]) -> str:
     return printable(
-        f"{each.dataset.path}: {each.stage}: {tally['measured']} problems measured, {tally['present']} already there, "
-        f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
-        f"{tally['ignored']} candidates ignored, because no config can express them"
+        f"{each.dataset.path}: {each.stage}: {counted(tally['measured'], 'problem')} measured, "
+        f"{tally['present']} already there, {tally['skipped']} skipped; {counted(tally['tried'], 'config')} tried, "
+        f"{tally['failed']} of them failed; "
+        f"{counted(tally['ignored'], 'candidate')} ignored, because no config can express them"
     )
 
 
@@ -283,7 +284,7 @@ def import_command(
     content, skipped = read(name, source.path, facts)
     count, problems = 0, set()
 
-    def counted(records: Iterable[Record]) -> Iterator[Record]:
+    def tallied(records: Iterable[Record]) -> Iterator[Record]:
         nonlocal count
         for record in records:
             count += len(record.timings)
@@ -297,13 +298,13 @@ def import_command(
     try:
         if isinstance(content, tuple):
             with in_a_file(output) as path:
-                write_stream(path, content.header, counted(content.records))
-            taken = f"{count} timings of {len(problems)} problems"
+                write_stream(path, content.header, tallied(content.records))
+            taken = f"{counted(count, 'timing')} of {counted(len(problems), 'problem')}"
         else:
             if not content.entries:
                 raise ExchangeError("nothing in it could be imported")
             write(output, to_bytes(placed(content, output)))
-            taken = f"{len(content.entries)} rows"
+            taken = counted(len(content.entries), "row")
     finally:
         _say_skipped(skipped)
     say(printable(f"{output}: {taken}"), err=is_standard(output))
