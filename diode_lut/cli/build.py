@@ -488,8 +488,8 @@ def verify_command(
     if drift.drifted:
         lines = (orjson.dumps(problem.to_json()) for row in drift.drifted for problem in row.problems)
         write_atomically(output, b"[\n" + b",\n".join(lines) + b"\n]\n")
-        rows = counted(len(drift.drifted), "row")
-        say(as_lines([f"{output}: the problems of {rows} that drifted, for `collect --problems`"]))
+        drifted = counted(len(drift.drifted), "row")
+        say(as_lines([f"{output}: the problems of {drifted} that drifted, for `collect --problems`"]))
     return 0 if drift.verdict == "holds" and same_device else 1
 
 

@@ -62,7 +62,9 @@ def _axis(text: str) -> Axis:
     if high and high < low:
         raise click.BadParameter(f"{text!r} ends before it begins")
     if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
-        raise click.BadParameter(f"{text!r} is not a size and its range, such as m=1:8192, or m=1: without an end")
+        raise click.BadParameter(
+            f"{text!r} is not b, m, n or k and its range, such as m=1:8192, or m=1: without an end"
+        )
     return Axis((found[1],), low, high)
 
 

@@ -49,13 +49,21 @@ from diode_lut.errors import CollectError, ExchangeError, counted, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure.methods import METHODS, SETS
-from diode_lut.problem import GEMMS
+from diode_lut.problem import GEMMS, VARIANTS
 from diode_lut.process import interrupt_on_signals
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.measure.collector import Pass
     from diode_lut.problem import Problem
+
+
+def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ops of which problems can be drawn. BadParameter for others."""
+    for op in ops:
+        if op in VARIANTS:
+            raise click.BadParameter(f"{op} has variants, which are not drawn: list its problems for --problems")
+    return ops
 
 
 @click.command("collect")
@@ -76,7 +84,15 @@ if TYPE_CHECKING:
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
 @click.option("--seed", type=int, default=0, help="The same seed draws the same problems.")
-@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, help="Draw from these ops.")
+@click.option(
+    "--op",
+    "ops",
+    type=OP,
+    multiple=True,
+    default=GEMMS,
+    callback=_without_variants,
+    help="Draw from these ops: those without variants.",
+)
 @click.option("--dtype", "dtypes", type=DTYPE, multiple=True, default=("bfloat16",), help="Draw from these types.")
 @click.option(
     "--layout",

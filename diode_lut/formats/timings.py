@@ -47,7 +47,7 @@ _Fields = tuple[tuple[str, str], ...]
 _NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 """Nanoseconds of each unit of time."""
 
-_NUMBERS = re.compile(r"[\[( ]*\d{1,12}([x,; ]+\d{1,12}){1,2}[\]) ]*")
+_NUMBERS = re.compile(r"[\[( ]*\d{1,12}((?: *[x,;] *| +)\d{1,12}){1,2}[\]) ]*")
 _STRIDES = ("strides_a", "strides_b")
 _PROBLEM = ("op", "dtype", "layout", "align", *SIZE_FIELDS, "epilogue", "variant", *_STRIDES)
 _CONFIG = ("config", *dict.fromkeys(("template", *(name for each in TEMPLATES.values() for name in each.names))))
