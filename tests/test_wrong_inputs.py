@@ -69,6 +69,13 @@ CASES = [
         1,
         "d.msgpack: not TunableOp's results: no line begins",
     ),
+    ("diff mine.json mine.json --filter 'op=='", 2, "Invalid value for --filter: invalid token: Parse error at column"),
+    (
+        "set mine.json pointwise --variant tiled --config 'pointwise x16y16 w4' --note x",
+        2,
+        "'pointwise x16y16 w4' is not a config (expected: pointwise xBLOCK_X wNUM_WARPS[yBLOCK_Y])",
+    ),
+    ("import timings reduction.csv -o x.msgpack", 1, "reduction.csv: row 2: no r (add the column)"),
     ("explain mm 8 8 8 --x 8", 2, "--x: mm has no size x; only pointwise and reduction may have"),
     ("explain mm 4g 8 8", 2, "'4g' is not a size"),
     ("explain mm 8 8 8 --dtype fp8", 2, "'float8_e4m3fn' is not for mm (allowed: float16, bfloat16, float32, tf32)"),
@@ -294,6 +301,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "numbers.json").write_text("[1]")
+    (here / "reduction.csv").write_text(
+        "op,variant,x,r,config,time_us,device\nreduction,inner,8,,default,5,NVIDIA H200\n"
+    )
     (here / "text.json").write_text("hello")
     key = "(('cuda', torch.float16, [8, 8], [8, 1]), ('cuda', torch.float16, [8, 8], [8, 1]))+mm"
     (here / "table.json").write_text(f'{{"{key}": [{{"template_id": "aten::mm"}}]}}')

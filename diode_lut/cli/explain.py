@@ -41,6 +41,7 @@ from diode_lut.problem import (
     OP_SIZES,
     SCALED,
     Problem,
+    needed_sizes,
 )
 
 if TYPE_CHECKING:
@@ -211,8 +212,8 @@ def _problem(op: str | None, **fields: Any) -> Problem:
     fields["variant"] = fields["variant"] or NO_VARIANT
     if op in GENERATED:
         _require_only(("op", "variant", *OF_KERNELS), f"{op} has --variant and --{' --'.join(OP_SIZES[op])} alone")
-        for name in OP_SIZES[op]:
-            if name not in sizes and name != "loads" and not (name == "y" and fields["variant"] == "flat"):
+        for name in needed_sizes(op, fields["variant"]):
+            if name not in sizes:
                 raise click.UsageError(f"Missing option '--{name}' ({op} has the sizes {' and '.join(OP_SIZES[op])}).")
         return Problem.generated(op, fields["variant"], **sizes)
     for name in sizes:

@@ -35,6 +35,7 @@ from diode_lut.problem import (
     SIZE_FIELDS,
     Operand,
     Problem,
+    needed_sizes,
     problem_of,
 )
 from diode_lut.templates.config import TEMPLATES, Config
@@ -161,7 +162,10 @@ def _problem(fields: _Fields, told: _Fields) -> Problem:
     of_all = {name: value for name, value in told if not (strided and name == "layout")}
     named = of_all | dict(fields)
     generated = op_of(named.get("op", "")) in GENERATED
-    for name in ("op", "variant", "x") if generated else ("op", "dtype", "m", "n", "k"):
+    needed: tuple[str, ...] = ("op", "dtype", "m", "n", "k")
+    if generated:
+        needed = ("op", "variant", *needed_sizes(op_of(named["op"]), named.get("variant")))
+    for name in needed:
         if name not in named:
             raise ProblemError(f"no {name} (add the column{f', or give --{name}' if name in ('op', 'dtype') else ''})")
     if generated:
