@@ -75,6 +75,11 @@ CASES = [
         2,
         "'pointwise x16y16 w4' is not a config (expected: pointwise xBLOCK_X wNUM_WARPS[yBLOCK_Y])",
     ),
+    (
+        "explain --problems kernels.json --hardware h100",
+        1,
+        "[0].dtype: not read: reduction has a variant and sizes alo",
+    ),
     ("import timings reduction.csv -o x.msgpack", 1, "reduction.csv: row 2: no r (add the column)"),
     ("explain mm 8 8 8 --x 8", 2, "--x: mm has no size x; only pointwise and reduction may have"),
     ("explain mm 4g 8 8", 2, "'4g' is not a size"),
@@ -301,6 +306,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "shapes.json").write_text('{"shapes": [1]}')
     (here / "numbers.json").write_text("[1]")
+    (here / "kernels.json").write_text('[{"op": "reduction", "variant": "inner", "X": 8, "R": 8, "dtype": "float16"}]')
     (here / "reduction.csv").write_text(
         "op,variant,x,r,config,time_us,device\nreduction,inner,8,,default,5,NVIDIA H200\n"
     )

@@ -211,6 +211,8 @@ def problem_of(fields: Any, where: str) -> Problem:
     layout = DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
     try:
         if generated:
+            if of_gemm := [name for name in ("dtype", "layout", "align", "epilogue", *"BMNK") if name in fields]:
+                raise CollectError(f"{where}.{of_gemm[0]}: not read: {op} has a variant and sizes alone: leave it out")
             sizes = {name: fields[name.upper()] for name in OF_KERNELS if name.upper() in fields}
             return Problem.generated(op, fields["variant"], **sizes)
         return Problem.of(
