@@ -36,6 +36,12 @@ def printable_lines(text: str) -> str:
     return as_lines(text.split("\n"))
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things, such as ``2 processes``."""
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
+
+
 def as_command(*words: str | Path) -> str:
     """Return the words as a command to show, and to paste into a shell: each stays one word, whatever is in it.
 

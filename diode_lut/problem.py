@@ -115,6 +115,13 @@ SPLIT = "split_reduction"
 GENERATED = ("pointwise", "reduction", SPLIT)
 """The kernels that Inductor generates for what is no matmul and no attention."""
 
+
+def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
+    """Return the sizes of a generated kernel that have no default."""
+    has_default = ("loads", "y") if variant == "flat" else ("loads",)
+    return tuple(name for name in OP_SIZES[op] if name not in has_default)
+
+
 MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *GENERATED))
 """The ops on two matrices, or two batches. A row without an op is for these."""
 

@@ -178,6 +178,8 @@ def test_noise_is_no_difference() -> None:
     assert change_of([1.0, 1.0], [1.5, 1.5]).verdict == "slower, 0.67x"
     assert change_of([1.0, 1.0], [1.5, 7.0]).interval == "under 0.01x to over 100x"
     assert spread_text([0.0015, 0.001, 0.002]) == "1.5 ms (1 to 2)"
+    assert spread_text([0.0009, 0.0539]) == "27.4 ms (0.9 to 53.9)"
+    assert spread_text([0.0008, 0.0009, 0.0539]) == "900 us (800 to 53900)"
 
 
 def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def test_all_is_well(cpu_table: Write) -> None:
     assert "hook: is installed, and first in line" in found["ok"]
     assert "caches: the keys of Inductor's caches change with the answers, and only then" in found["ok"]
     assert f"device: {diode_lut.get_detected_hardware()}" in found["ok"]
-    assert f"answers: user: {path}, 1 rows for {diode_lut.get_detected_hardware().name}" in found["ok"]
+    assert f"answers: user: {path}, 1 row for {diode_lut.get_detected_hardware().name}" in found["ok"]
 
 
 def test_findings_as_json(cpu_table: Write) -> None:

@@ -44,6 +44,43 @@ CASES = [
     ("explain reduction --x 8 --variant inner", 2, "Missing option '--r' (reduction has the sizes x and r)."),
     ("explain reduction --x 8 --r 8 --hardware h100", 2, "error: variant: reduction needs one (allowed: inner, outer"),
     ("explain pointwise --x 8 --r 8 --variant flat", 2, "error: r: pointwise has no size r, so r is 1, not 8"),
+    ("explain reduction --variant innner --x 8 --r 8", 2, "'innner' is no variant (did you mean inner?)"),
+    ("explain pointwise --variant flat --x 8 --dynamic x=1:8", 2, "'x=1:8' is not b, m, n or k and its range, such as"),
+    (
+        "set mine.json reduction --variant inner --x 8 --r 8x --config aten --note x",
+        2,
+        "'8x' is neither a size nor a ra",
+    ),
+    (
+        "set mine.json reduction --m 8 --config 'persistent_reduction x1 w4' --note x",
+        2,
+        "m: is no size of reduction (allowed: x, r)",
+    ),
+    ("set mine.json --rows numbers.json --note x", 1, "numbers.json: [0]: 1 is not an object"),
+    (
+        "collect --random 3 --op reduction --out t.msgpack",
+        2,
+        "reduction has variants, which are not drawn: list its pr",
+    ),
+    ("run --kernels -- python train.py", 2, "-- ends the options: give a name before it"),
+    ("diff mine.json other.json --filter 'entries[?op==`\"mm\"`]'", 2, "is a condition on a row, such as op==`"),
+    (
+        "import tunableop d.msgpack -o x.msgpack --hardware H200",
+        1,
+        "d.msgpack: not TunableOp's results: no line begins",
+    ),
+    ("diff mine.json mine.json --filter 'op=='", 2, "Invalid value for --filter: invalid token: Parse error at column"),
+    (
+        "set mine.json pointwise --variant tiled --config 'pointwise x16y16 w4' --note x",
+        2,
+        "'pointwise x16y16 w4' is not a config (expected: pointwise xBLOCK_X wNUM_WARPS[yBLOCK_Y])",
+    ),
+    (
+        "explain --problems kernels.json --hardware h100",
+        1,
+        "[0].dtype: not read: reduction has a variant and sizes alo",
+    ),
+    ("import timings reduction.csv -o x.msgpack", 1, "reduction.csv: row 2: no r (add the column)"),
     ("explain mm 8 8 8 --x 8", 2, "--x: mm has no size x; only pointwise and reduction may have"),
     ("explain mm 4g 8 8", 2, "'4g' is not a size"),
     ("explain mm 8 8 8 --dtype fp8", 2, "'float8_e4m3fn' is not for mm (allowed: float16, bfloat16, float32, tf32)"),
@@ -268,6 +305,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "inverted.json").write_text(f"{head}[{{{row.replace('[1, 512]', '[512, 1]')}}}]}}")
     (here / "misspelt.json").write_text(f"{head}[{{{row.replace('configs', 'config')}}}]}}")
     (here / "shapes.json").write_text('{"shapes": [1]}')
+    (here / "numbers.json").write_text("[1]")
+    (here / "kernels.json").write_text('[{"op": "reduction", "variant": "inner", "X": 8, "R": 8, "dtype": "float16"}]')
+    (here / "reduction.csv").write_text(
+        "op,variant,x,r,config,time_us,device\nreduction,inner,8,,default,5,NVIDIA H200\n"
+    )
     (here / "text.json").write_text("hello")
     key = "(('cuda', torch.float16, [8, 8], [8, 1]), ('cuda', torch.float16, [8, 8], [8, 1]))+mm"
     (here / "table.json").write_text(f'{{"{key}": [{{"template_id": "aten::mm"}}]}}')

@@ -30,7 +30,8 @@ TOO_NOISY = "too noisy to decide"
 """What ``build`` says where other programs disturb the measurements."""
 
 NONE_MEASURED, TRIES = "none of the problems could be measured", 3
-"""What ``collect`` says there. It leaves out GEMMs whose times differ too much, and measures them if it runs again."""
+"""What ``collect`` says if it leaves out all GEMMs, which ends the demo. It leaves out those whose times differ too
+much, and measures them if it runs again."""
 
 SMALL_GAIN, LARGE_SPREAD = 0.02, 0.1
 """A gain of the first fraction or less is none; with more than the second, times tell little."""
@@ -63,13 +64,14 @@ def demo(directory: Path, caches: Path) -> list[str]:
 
     print(f"Three GEMMs on {device}: every kernel that Inductor has for them is timed.")
     for _ in range(TRIES):
-        refusal = command(
+        refused = command(
             "collect", "--problems", asked, "--out", timings, "--device", device, may_refuse=NONE_MEASURED
         )
-        if not refusal and len({record.problem for record in read_dataset(timings)}) == len(problems(device)):
+        missing = len(problems(device)) - (0 if refused else len({record.problem for record in read_dataset(timings)}))
+        if refused or not missing:
             break
-    else:
-        print(f"\nNo gain can be shown here: other programs disturb this machine too much ({TRIES} tries)")
+    if missing:
+        print("\nNo gain can be shown here: other programs disturb this machine. Run it again while nothing else runs.")
         return []
     print("\nThe winners become a table.")
     refusal = command("build", timings, "-o", table, may_refuse=TOO_NOISY)

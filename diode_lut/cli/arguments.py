@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from diode_lut.table import Table
 
 
+_MOST_CHOICES = 20
+"""Of more choices, a message names only the close ones."""
+
+
 class _Spelled(click.Choice[str]):
     """Choices with other spellings. ``spell`` returns the usual spelling."""
 
@@ -57,10 +61,14 @@ class _Spelled(click.Choice[str]):
         return self._spell(choice)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Name Inductor's ops for a layer."""
+        """Name Inductor's ops for a layer, and of many choices, as variants are, the close ones."""
         ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
-        wrong = super().get_invalid_choice_message(value, ctx)
-        return f"unknown op {value!r}; use {ops}" if ops else wrong
+        if ops:
+            return f"unknown op {value!r}; use {ops}"
+        close = get_close_matches(self._spell(value), self.choices) if len(self.choices) > _MOST_CHOICES else ()
+        if close:
+            return f"{value!r} is no variant (did you mean {' or '.join(close)}?)"
+        return super().get_invalid_choice_message(value, ctx)
 
 
 ANY = "any"

@@ -46,7 +46,7 @@ from diode_lut.cli.output import (
     progress_bars,
     say,
 )
-from diode_lut.errors import HardwareError, SettingError, as_lines, install_command, printable
+from diode_lut.errors import HardwareError, SettingError, as_lines, counted, install_command, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import detect_hardware, slug
 from diode_lut.measure import SETS
@@ -196,8 +196,9 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
     with progress_bars() as progress, in_a_file(output) as path:
         packed = pack(datasets, path, progress.records, measured_by=measured_by)
         size = path.stat().st_size
-    stages = ", ".join(f"{stage}: {timings}" for stage, timings in sorted(packed.timings.items())) or "none"
-    counts = f"{packed.problems} problems, {sum(packed.timings.values())} timings ({stages})"
+    stages = ", ".join(f"{stage}: {count}" for stage, count in sorted(packed.timings.items())) or "none"
+    timings = counted(sum(packed.timings.values()), "timing")
+    counts = f"{counted(packed.problems, 'problem')}, {timings} ({stages})"
     say(printable(f"{output}: {counts}, {size} bytes"), err=is_standard(output))
     if packed.copies:
         say(f"  copies of other records, left out: {packed.copies}", err=is_standard(output))
@@ -292,16 +293,17 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     """Return the numbers of timings and rows, and the regret of the table."""
     entries = result.table.entries
     was = f" (before: {len(previous.entries)})" if previous else ""
+    ranges = counted(result.range_rows, "range")
     lines = [
-        f"{result.timings} timings of {result.problems + result.unsolved} problems",
+        f"{counted(result.timings, 'timing')} of {counted(result.problems + result.unsolved, 'problem')}",
         *([f"  outdone by the final stage: {result.outdone}"] if result.outdone else []),
         *(f"  failed, {reason}: {count}" for reason, count in sorted(result.failures.items())),
         *(f"  skipped, {reason}: {count}" for reason, count in sorted(result.skipped.items())),
-        f"{output}: {len(entries)} rows{was}, {result.exact_rows} exact and {result.range_rows} ranges",
+        f"{output}: {counted(len(entries), 'row')}{was}, {result.exact_rows} exact and {ranges}",
     ]
     served = sum(entry.problems or 0 for entry in result.pruned)
     if result.pruned:
-        lines.append(f"  rows left to the model: {len(result.pruned)}, of {served} problems")
+        lines.append(f"  rows left to the model: {len(result.pruned)}, of {counted(served, 'problem')}")
     if result.kept:
         others = result.problems - len(result.regrets) - served
         lines.append(f"  rows with a note: {len(result.kept)}, kept; they answer for {others} of the problems")
@@ -485,7 +487,8 @@ def verify_command(
     if drift.drifted:
         lines = (orjson.dumps(problem.to_json()) for row in drift.drifted for problem in row.problems)
         write_atomically(output, b"[\n" + b",\n".join(lines) + b"\n]\n")
-        say(as_lines([f"{output}: the problems of {len(drift.drifted)} rows that drifted, for `collect --problems`"]))
+        drifted = counted(len(drift.drifted), "row")
+        say(as_lines([f"{output}: the problems of {drifted} that drifted, for `collect --problems`"]))
     return 0 if drift.verdict == "holds" and same_device else 1
 
 

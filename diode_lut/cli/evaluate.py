@@ -44,6 +44,7 @@ from diode_lut.errors import (
     ReceiptError,
     SettingError,
     as_command,
+    counted,
     install_command,
     printable,
 )
@@ -215,7 +216,7 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
     if left_out and not unseen:
         raise DatasetError("the model may have been trained on all of these problems: --all includes them")
     if left_out:
-        trained = f"{len(left_out)} problems that the model may have been trained on"
+        trained = f"{counted(len(left_out), 'problem')} that the model may have been trained on"
         say(f"left out: {trained} (--all includes them)", err=True)
 
 
@@ -301,8 +302,8 @@ def report_command(
         )
     page = as_page(data).encode()
     write(output, page)
-    problems = f", {len(first.cases)} problems" if datasets else ""
-    say(printable(f"{output}: {len(table.entries)} rows{problems}, {len(page)} bytes"), err=is_standard(output))
+    parts = [counted(len(table.entries), "row"), *([counted(len(first.cases), "problem")] if datasets else [])]
+    say(printable(f"{output}: {', '.join(parts)}, {len(page)} bytes"), err=is_standard(output))
     return say_losses(datasets)
 
 

@@ -41,6 +41,7 @@ from diode_lut.problem import (
     OP_SIZES,
     SCALED,
     Problem,
+    needed_sizes,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def _axis(text: str) -> Axis:
     if high and high < low:
         raise click.BadParameter(f"{text!r} ends before it begins")
     if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
-        raise click.BadParameter(f"{text!r} is not a size and its range, such as m=1:8192, or m=1: without an end")
+        raise click.BadParameter(
+            f"{text!r} is not b, m, n or k and its range, such as m=1:8192, or m=1: without an end"
+        )
     return Axis((found[1],), low, high)
 
 
@@ -209,8 +212,8 @@ def _problem(op: str | None, **fields: Any) -> Problem:
     fields["variant"] = fields["variant"] or NO_VARIANT
     if op in GENERATED:
         _require_only(("op", "variant", *OF_KERNELS), f"{op} has --variant and --{' --'.join(OP_SIZES[op])} alone")
-        for name in OP_SIZES[op]:
-            if name not in sizes and name != "loads" and not (name == "y" and fields["variant"] == "flat"):
+        for name in needed_sizes(op, fields["variant"]):
+            if name not in sizes:
                 raise click.UsageError(f"Missing option '--{name}' ({op} has the sizes {' and '.join(OP_SIZES[op])}).")
         return Problem.generated(op, fields["variant"], **sizes)
     for name in sizes:

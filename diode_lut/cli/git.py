@@ -68,9 +68,14 @@ def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str, 
 
         from diode_lut.cli.query import search
 
+        if "entries" in condition:
+            raise click.BadParameter(
+                'is a condition on a row, such as op==`"bmm"`: leave out entries', param_hint="--filter"
+            )
         pairs = [(change, row) for change in diff.changes for row in (change.old, change.new) if row is not None]
         rows = orjson.loads(orjson.dumps([row.to_json() for _, row in pairs]))  # JMESPath takes lists, not tuples
-        found = search(f"[?{condition}]", rows, "--filter")
+        unchanged = [row.to_json() for row in new_table.entries[:1]]  # so that a wrong condition is one without changes
+        found = search(f"[?{condition}]", rows or orjson.loads(orjson.dumps(unchanged)), "--filter")
         kept = {id(row) for row in found} if isinstance(found, list) else set()
         changes = {id(change): change for (change, _), row in zip(pairs, rows, strict=True) if id(row) in kept}
         diff = diff._replace(header=(), changes=tuple(changes.values()))

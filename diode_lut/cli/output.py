@@ -239,6 +239,8 @@ class Output(click.Path):
         """Return the path."""
         if str(value) == STANDARD and not self.allow_dash:
             self.fail("standard output (-) is not possible here: give a name, such as ./- for a file -", param, ctx)
+        if str(value) == "--":
+            self.fail("-- ends the options: give a name before it", param, ctx)
         path = super().convert(value, param, ctx)
         assert isinstance(path, Path)
         if self._endings and path.suffix in _ENDINGS and path.suffix not in self._endings:

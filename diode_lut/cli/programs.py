@@ -13,7 +13,7 @@ import click
 
 from diode_lut.cli.arguments import MINUTES, SECONDS, Typed, read_whole_table
 from diode_lut.cli.output import COMPARISON, PAGE, RECEIPT, TABLE_KIND, Output, require_kind, say
-from diode_lut.errors import SettingError, as_command, install_command
+from diode_lut.errors import SettingError, as_command, counted, install_command
 from diode_lut.files import require_writable, write_atomically
 from diode_lut.probe import RECORDING
 from diode_lut.settings import USER, autoregister, config
@@ -245,7 +245,6 @@ def compare_command(
 def _apply(lost: Sequence[Loser]) -> None:
     """Do what the commands of these GEMMs do."""
     from diode_lut.cli.tables import set_command
-    from diode_lut.programs.run import counted
 
     for loser in lost:
         _, _, *words = (str(word.absolute()) if isinstance(word, Path) else word for word in loser.command)

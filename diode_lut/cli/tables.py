@@ -44,6 +44,7 @@ from diode_lut.errors import (
     TableError,
     as_json,
     as_lines,
+    counted,
     printable,
 )
 from diode_lut.problem import ALIGNS, ATTENTION, BATCHED, MATMUL_SIZES, OP_SIZES, attention_align, contiguous_align
@@ -268,6 +269,10 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--h", **sizes, help="Query heads of attention, as for --m."),
         click.option("--g", **sizes, help="Query heads of attention that share keys and values, as for --m."),
         click.option("--v", **sizes, help="Head dimension of attention's values, as for --m."),
+        click.option("--x", **sizes, help="Of a generated kernel, as explain takes it, as for --m."),
+        click.option("--y", **sizes, help="Rows of a tiled pointwise kernel, as for --m."),
+        click.option("--r", **sizes, help="Elements that a reduction reduces to one, as for --m."),
+        click.option("--loads", **sizes, help="Elements that a pointwise kernel reads for each it writes, as for --m."),
         click.option(
             "--n-align",
             type=click.Choice((*ALIGNS, ANY)),
@@ -286,7 +291,8 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
             "--variant",
             type=VARIANT,
             metavar="VARIANT",
-            help="Of scaled_mm, such as row-bfloat16, or of attention, such as causal.  [default: any]",
+            help="Of scaled_mm, such as row-bfloat16, of attention, such as causal, or of a generated kernel, such as "
+            "inner.  [default: any]",
         ),
         click.option(
             "--align",
@@ -418,7 +424,7 @@ def _entry(row: dict[str, Any]) -> Entry:
     try:
         return decode_entry(row)
     except Fault as fault:
-        raise ProblemError(f"{dotted(fault.path)}: {fault.reason}") from None
+        raise ProblemError(": ".join(filter(None, (dotted(fault.path), fault.reason)))) from None
 
 
 def _edit(
@@ -459,5 +465,6 @@ def _edit(
         if edit.wider and edit.gone is None:
             lines += ["until now it was answered by", f"  {shown(edit.wider[0])}"]
         if edit.undecided:
-            lines.append(f"not looked for, because it takes too long: whether {edit.undecided} rows are still used")
+            undecided = counted(edit.undecided, "row")
+            lines.append(f"not looked for, because it takes too long: whether {undecided} of it can still answer")
     say(as_lines(lines), err=is_standard(target), colors=CHANGES)

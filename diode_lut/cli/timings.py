@@ -45,17 +45,25 @@ from diode_lut.cli.output import (
     say,
     write,
 )
-from diode_lut.errors import CollectError, ExchangeError, printable
+from diode_lut.errors import CollectError, ExchangeError, counted, printable
 from diode_lut.formats import FORMATS
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import METHODS, SETS
-from diode_lut.problem import GEMMS
+from diode_lut.problem import GEMMS, VARIANTS
 from diode_lut.process import interrupt_on_signals
 
 if TYPE_CHECKING:
     from diode_lut.dataset import Dataset, Record
     from diode_lut.measure.collector import Pass
     from diode_lut.problem import Problem
+
+
+def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ops of which problems can be drawn. BadParameter for others."""
+    for op in ops:
+        if op in VARIANTS:
+            raise click.BadParameter(f"{op} has variants, which are not drawn: list its problems for --problems")
+    return ops
 
 
 @click.command("collect")
@@ -76,7 +84,15 @@ if TYPE_CHECKING:
     help="Draw M, N and K log-normally, as in real models; else log-uniformly from 1 to 16384.",
 )
 @click.option("--seed", type=int, default=0, help="The same seed draws the same problems.")
-@click.option("--op", "ops", type=OP, multiple=True, default=GEMMS, help="Draw from these ops.")
+@click.option(
+    "--op",
+    "ops",
+    type=OP,
+    multiple=True,
+    default=GEMMS,
+    callback=_without_variants,
+    help="Draw from these ops: those without variants.",
+)
 @click.option("--dtype", "dtypes", type=DTYPE, multiple=True, default=("bfloat16",), help="Draw from these types.")
 @click.option(
     "--layout",
@@ -195,7 +211,7 @@ def collect_command(
         return STOPPED
     left = sum(tally["left"] for tally in tallies)
     if left:
-        say(f"{left} problems left: run the same command again to go on", err=True)
+        say(f"{counted(left, 'problem')} left: run the same command again to go on", err=True)
     elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
     return say_losses([each.dataset] if tallies else [])
@@ -232,9 +248,10 @@ def _show(each: Pass, tally: Counter[str]) -> None:
 
 def _summary(each: Pass, tally: Counter[str]) -> str:
     return printable(
-        f"{each.dataset.path}: {each.stage}: {tally['measured']} problems measured, {tally['present']} already there, "
-        f"{tally['skipped']} skipped; {tally['tried']} configs tried, {tally['failed']} of them failed; "
-        f"{tally['ignored']} candidates ignored, because no config can express them"
+        f"{each.dataset.path}: {each.stage}: {counted(tally['measured'], 'problem')} measured, "
+        f"{tally['present']} already there, {tally['skipped']} skipped; {counted(tally['tried'], 'config')} tried, "
+        f"{tally['failed']} of them failed; "
+        f"{counted(tally['ignored'], 'candidate')} ignored, because no config can express them"
     )
 
 
@@ -283,7 +300,7 @@ def import_command(
     content, skipped = read(name, source.path, facts)
     count, problems = 0, set()
 
-    def counted(records: Iterable[Record]) -> Iterator[Record]:
+    def tallied(records: Iterable[Record]) -> Iterator[Record]:
         nonlocal count
         for record in records:
             count += len(record.timings)
@@ -297,13 +314,13 @@ def import_command(
     try:
         if isinstance(content, tuple):
             with in_a_file(output) as path:
-                write_stream(path, content.header, counted(content.records))
-            taken = f"{count} timings of {len(problems)} problems"
+                write_stream(path, content.header, tallied(content.records))
+            taken = f"{counted(count, 'timing')} of {counted(len(problems), 'problem')}"
         else:
             if not content.entries:
                 raise ExchangeError("nothing in it could be imported")
             write(output, to_bytes(placed(content, output)))
-            taken = f"{len(content.entries)} rows"
+            taken = counted(len(content.entries), "row")
     finally:
         _say_skipped(skipped)
     say(printable(f"{output}: {taken}"), err=is_standard(output))

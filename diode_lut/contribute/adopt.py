@@ -25,7 +25,7 @@ from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource
 from diode_lut.distill import as_text, distill
 from diode_lut.distill.training import TrainingPlan
-from diode_lut.errors import CollectError, ModelError, install_command
+from diode_lut.errors import CollectError, ModelError, counted, install_command
 from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
@@ -376,9 +376,9 @@ the table from the dataset once more, and compares the two byte for byte.
 def _summary(adopted: Adopted, evaluation: Evaluation, model: Path | None) -> list[str]:
     drift, summary = adopted.drift, evaluation.summary
     noise = "not known, because too few kernels beat aten" if drift.noise is None else f"{drift.noise:.1%}"
-    rows = len(adopted.built.table.entries)
+    rows = counted(len(adopted.built.table.entries), "row")
     lines = [
-        f"{adopted.hardware}: {summary.problems} problems, {rows} rows; problems not measured: {adopted.left}",
+        f"{adopted.hardware}: {counted(summary.problems, 'problem')}, {rows}; problems not measured: {adopted.left}",
         f"gain over aten of all answers: {summary.gain or 1:.3f} (best possible: {summary.best_gain or 1:.3f})",
         f"answers other than aten that were measured again: {len(drift.rows)}",
         f"difference between two measurements of a gain: {noise}",

@@ -19,7 +19,7 @@ from diode_lut.contribute.verify import Interval
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.decide.catalog import open_model
 from diode_lut.decide.sources import ModelSource, Source, TableSource
-from diode_lut.errors import DatasetError, ModelError, TableError, as_command
+from diode_lut.errors import DatasetError, ModelError, TableError, as_command, counted
 from diode_lut.evaluate import evaluate, usual_kernels
 from diode_lut.hardware import known_gpu, slug
 from diode_lut.model import SUFFIX, TEST, TRAIN, Split
@@ -124,7 +124,7 @@ def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> 
             )
     numbers = [number for number, entry in table.numbered.items() if entry.note is not None]
     if numbers:
-        reason = f"{len(numbers)} rows have a note: a person wrote or changed them, and no timing stands behind them"
+        reason = f"{counted(len(numbers), 'row')} with a note: written or changed by a person, without timings"
         yield Fault(reason, "entries", numbers[0], note=True)
 
 
@@ -180,7 +180,8 @@ def _differences(table: Table, built: Table) -> Iterator[Fault]:
     missing = expected.keys() - {entry.key for entry in table.entries}
     if missing:
         first = key_text(min((expected[key] for key in missing), key=key_text))
-        yield Fault(f"{len(missing)} rows that the datasets give are missing, such as {first} (add them)", "entries")
+        rows = counted(len(missing), "row")
+        yield Fault(f"{rows} missing that the datasets give, such as {first} (add them)", "entries")
 
 
 def _difference(entry: Entry, built: Entry | None) -> str:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from diode_lut.errors import as_lines, printable
+from diode_lut.errors import as_lines, counted, printable
 from diode_lut.hardware import Hardware
 from diode_lut.model import unknown
 from diode_lut.problem import GENERATED, MATMUL_SIZES, OP_SIZES, Problem
@@ -279,7 +279,7 @@ class TableSource(Source):
 
     def description(self) -> str:
         """Return the number of rows and their device."""
-        return printable(f"{self.rows} rows for {self.table.hardware.name}")
+        return printable(f"{counted(self.rows, 'row')} for {self.table.hardware.name}")
 
 
 _RANKED = 5

@@ -20,7 +20,7 @@ from diode_lut.dataset import Dataset
 from diode_lut.decide.sources import THRESHOLD, Threshold
 from diode_lut.distill.examples import Space, Target, choose, examples_of, targets_of
 from diode_lut.distill.training import Epoch, TrainingPlan, calibrate, one_thread, train_student
-from diode_lut.errors import DatasetError, ModelError, as_lines
+from diode_lut.errors import DatasetError, ModelError, as_lines, counted
 from diode_lut.evaluate import geometric_mean
 from diode_lut.files import write_figure
 from diode_lut.hardware import architecture
@@ -79,8 +79,8 @@ def distill(
     training = [target for target in found if target.problem.kind in known]
     if rare := len(found) - len(training):
         report(
-            f"{rare} problems are left out: their op, dtype, layout, align and epilogue have fewer than {MIN_PROBLEMS} "
-            "problems"
+            f"left out: {counted(rare, 'problem')}, as fewer than {MIN_PROBLEMS} have the same op, dtype, layout, "
+            "align and epilogue"
         )
     if len(training) < MIN_TRAINING_PROBLEMS:
         raise ModelError(
@@ -335,7 +335,7 @@ def _mean(factors: Iterable[float]) -> float:
 def as_text(name: str, validation: Validation) -> str:
     """Return all figures of a group of problems, and its worst, slow and failed choices."""
     count, unknown = len(validation.choices), validation.unknown
-    lines = [f"{name}: {count} problems{f', and {unknown} that the model does not know' if unknown else ''}"]
+    lines = [f"{name}: {counted(count, 'problem')}{f', and {unknown} that the model does not know' if unknown else ''}"]
     if not count:
         return as_lines(lines)
     tops = ", ".join(f"top {top}: {factor:.4f}" for top, factor in validation.tops.items())

@@ -185,8 +185,7 @@ def read_tunableop(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     packed. Source: ATen/cuda/tunable/GemmCommon.h and Tunable.cpp of torch 2.13.
     """
     data = read_at_most(path, _MAX_BYTES) if facts.contents is None else facts.contents
-    text = data.decode()
-    lines = [line.split(",") for line in text.splitlines() if line]
+    lines = [line.split(",") for line in data.decode(errors="replace").splitlines() if line]
     validators: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if line[0] == "Validator" and len(line) > 2 and validators.setdefault(line[1], line[2]) != line[2]:

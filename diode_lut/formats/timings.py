@@ -35,6 +35,7 @@ from diode_lut.problem import (
     SIZE_FIELDS,
     Operand,
     Problem,
+    needed_sizes,
     problem_of,
 )
 from diode_lut.templates.config import TEMPLATES, Config
@@ -47,7 +48,7 @@ _Fields = tuple[tuple[str, str], ...]
 _NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 """Nanoseconds of each unit of time."""
 
-_NUMBERS = re.compile(r"[\[( ]*\d{1,12}([x,; ]+\d{1,12}){1,2}[\]) ]*")
+_NUMBERS = re.compile(r"[\[( ]*\d{1,12}((?: *[x,;] *| +)\d{1,12}){1,2}[\]) ]*")
 _STRIDES = ("strides_a", "strides_b")
 _PROBLEM = ("op", "dtype", "layout", "align", *SIZE_FIELDS, "epilogue", "variant", *_STRIDES)
 _CONFIG = ("config", *dict.fromkeys(("template", *(name for each in TEMPLATES.values() for name in each.names))))
@@ -161,7 +162,10 @@ def _problem(fields: _Fields, told: _Fields) -> Problem:
     of_all = {name: value for name, value in told if not (strided and name == "layout")}
     named = of_all | dict(fields)
     generated = op_of(named.get("op", "")) in GENERATED
-    for name in ("op", "variant", "x") if generated else ("op", "dtype", "m", "n", "k"):
+    needed: tuple[str, ...] = ("op", "dtype", "m", "n", "k")
+    if generated:
+        needed = ("op", "variant", *needed_sizes(op_of(named["op"]), named.get("variant")))
+    for name in needed:
         if name not in named:
             raise ProblemError(f"no {name} (add the column{f', or give --{name}' if name in ('op', 'dtype') else ''})")
     if generated:

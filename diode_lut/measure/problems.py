@@ -34,6 +34,7 @@ from diode_lut.problem import (
     OPS,
     VARIANTS,
     Problem,
+    needed_sizes,
 )
 from diode_lut.receipts import decode_receipt
 from diode_lut.receipts.summary import losses
@@ -200,10 +201,9 @@ def problem_of(fields: Any, where: str) -> Problem:
         raise CollectError(f"{where}.{unread[0]}: not read: the batch is B")
     op = op_of(fields.get("op", ""))
     generated = op in GENERATED
-    optional = ("loads", "y" if fields.get("variant") == "flat" else "")
     required: tuple[str, ...] = REQUIRED
     if generated:
-        required = ("op", "variant", *(name.upper() for name in OP_SIZES[op] if name not in optional))
+        required = ("op", "variant", *map(str.upper, needed_sizes(op, fields.get("variant"))))
     missing = [key for key in required if key not in fields]
     if missing:
         small = "; sizes are in capitals" if missing[0].lower() in fields else ""
@@ -211,6 +211,8 @@ def problem_of(fields: Any, where: str) -> Problem:
     layout = DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
     try:
         if generated:
+            if of_gemm := [name for name in ("dtype", "layout", "align", "epilogue", *"BMNK") if name in fields]:
+                raise CollectError(f"{where}.{of_gemm[0]}: not read: {op} has a variant and sizes alone: leave it out")
             sizes = {name: fields[name.upper()] for name in OF_KERNELS if name.upper() in fields}
             return Problem.generated(op, fields["variant"], **sizes)
         return Problem.of(

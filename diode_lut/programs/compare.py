@@ -15,11 +15,11 @@ from typing import IO, Any, NamedTuple
 
 import orjson
 
-from diode_lut.errors import DiodeLutError, ProgramError, as_command, printable
+from diode_lut.errors import DiodeLutError, ProgramError, as_command, counted, printable
 from diode_lut.hardware import Hardware
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import OP_SIZES, SIZE_FIELDS, Problem
-from diode_lut.programs.run import Streams, cold, counted, named_gemms, nothing_asked, run_with_receipt, without_leaks
+from diode_lut.programs.run import Streams, cold, named_gemms, nothing_asked, run_with_receipt, without_leaks
 from diode_lut.programs.times import (
     GEMMS_ERR,
     LEAST_GEMM_RUNS,
@@ -47,7 +47,8 @@ from diode_lut.templates.config import BASELINES, baseline
 def spread_text(times: Sequence[float]) -> str:
     """Return the median and the extremes of times in seconds, in a suitable unit."""
     scale, unit = next((scale, unit) for scale, unit in _UNITS if median(times) >= scale or unit == "us")
-    middle, low, high = (f"{time / scale:.3g}" for time in (median(times), min(times), max(times)))
+    scaled = (time / scale for time in (median(times), min(times), max(times)))
+    middle, low, high = (f"{time:.3g}" if time < 1000 else f"{time:.0f}" for time in scaled)
     return f"{middle} {unit}" if len(times) == 1 else f"{middle} {unit} ({low} to {high})"
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import median
 from string import Template
 
-from diode_lut.errors import as_command, printable
+from diode_lut.errors import as_command, counted, printable
 from diode_lut.probe import CPP_GEMM
 from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
-from diode_lut.programs.run import counted
 from diode_lut.programs.times import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, GemmTime, Speedup, ratio_text
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"

@@ -26,7 +26,7 @@ from typing import IO, NamedTuple
 
 from diode_lut.decide.catalog import open_file
 from diode_lut.decide.sources import THRESHOLD, Source, shown, source_of
-from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError, as_command
+from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError, as_command, counted
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import NO_EPILOGUE, Problem
@@ -368,12 +368,6 @@ def estimate(receipt: Receipt) -> str:
     known = ", ".join(f"{found.calls[how]} {text}" for how, text in words.items() if found.calls[how])
     saved, lost = (f"{ns / 1e3:.1f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms" for ns in (found.saved_ns, found.lost_ns))
     return f"if each ran once: {saved} saved, {lost} lost ({known})"
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things, such as ``2 processes``."""
-    plural = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{number} {what if number == 1 else plural}"
 
 
 EXPECTED, UNKNOWN = "expected", "unknown"

@@ -20,7 +20,7 @@ import orjson
 
 from diode_lut.dataset import read_dataset
 from diode_lut.decide.sources import TableSource, shown
-from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError
+from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError, counted
 from diode_lut.evaluate import Case, evaluate
 from diode_lut.files import append, open_to_append, own_directory, own_tables_directory, timings_of
 from diode_lut.hardware import Hardware, slug
@@ -32,7 +32,6 @@ from diode_lut.programs.run import (
     Streams,
     armed,
     cold,
-    counted,
     named_gemms,
     nothing_asked,
     run_program,

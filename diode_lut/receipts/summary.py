@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from diode_lut.errors import as_json as printable_as_json
-from diode_lut.errors import as_lines
+from diode_lut.errors import as_lines, counted
 from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.receipts import (
@@ -79,7 +79,7 @@ _SHOWN = 10
 
 def as_text(receipt: Receipt) -> str:
     """Return the whole report."""
-    processes = _count(receipt.processes, "process", "processes")
+    processes = counted(receipt.processes, "process")
     lines = [f"{processes}, {receipt.selecting_ns / 1e6:.1f} ms spent on selecting"]
     software = (versions_to_json(versions) for versions in sorted(receipt.versions))
     lines += [", ".join(f"{name} {version}" for name, version in each.items()) for each in software]
@@ -87,7 +87,7 @@ def as_text(receipt: Receipt) -> str:
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
         lines += ["", str(hardware)]
         for source in sorted(device.sources):
-            rows = f", {source.rows} rows" if source.rows else ""
+            rows = f", {counted(source.rows, 'row')}" if source.rows else ""
             lines.append(f"  {source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}")
         lines += [*(f"  {reason}" for reason in sorted(device.left_out)), *_answers(device), *_generated(device)]
         lines += [*_ranges(device), *_misses([loss for loss in lost if loss.hardware == hardware]), *_skipped(device)]
@@ -102,16 +102,16 @@ def _answers(device: Device) -> Iterator[str]:
         answered = device.hits.total()
         by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
         share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
-        yield f"  {_count(device.calls, 'call', 'calls')}, {share}, {device.misses.total()} left to Inductor"
+        yield f"  {counted(device.calls, 'call')}, {share}, {device.misses.total()} left to Inductor"
     for reason, times in _by_reason(device.no_choice.items()).items():
         remedy = f" ({', '.join(freezing([device]))})" if reason == FREEZABLE else ""
-        yield f"  {_count(times, 'call', 'calls')} without a choice: {reason}{remedy}"
+        yield f"  {counted(times, 'call')} without a choice: {reason}{remedy}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
     for name, (fused, apart) in _epilogues(device).items():
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _by_reason(device.unfused.items()).items():
-        yield f"  nothing fused behind {_count(times, 'matmul', 'matmuls')}: {reason}"
+        yield f"  nothing fused behind {counted(times, 'matmul')}: {reason}"
 
 
 def _generated(device: Device) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _generated(device: Device) -> Iterator[str]:
     if device.generated:
         tiers, reasons = _generated_by_tier(device), _generated_left(device)
         by_tier = ", ".join(f"{tier} {kernels}" for tier, kernels in tiers.items())
-        kernels = _count(device.generated.total(), "generated kernel", "generated kernels")
+        kernels = counted(device.generated.total(), "generated kernel")
         decided = f"{sum(tiers.values())} decided{by_tier and f' ({by_tier})'}"
         yield f"  {kernels}, {decided}, {sum(reasons.values())} left to Inductor"
         yield from (f"    {times} left to Inductor: {reason}" for reason, times in reasons.items())
@@ -143,7 +143,7 @@ def _ranges(device: Device) -> Iterator[str]:
     if hits:
         yield "  kernels for sizes that may change:"
     for calls, hit in sorted(hits)[:_SHOWN]:
-        yield f"    {_count(-calls, 'call', 'calls'):>9}  {hit.problem}, {hit.over}: {', '.join(hit.configs)}"
+        yield f"    {counted(-calls, 'call'):>9}  {hit.problem}, {hit.over}: {', '.join(hit.configs)}"
     yield from _more(len(hits), "kernels")
 
 
@@ -155,7 +155,7 @@ def _misses(lost: list[Loss]) -> Iterator[str]:
         sign = " " if loss.by_model else "~"
         microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"
         sizes = f"{loss.problem}, {loss.over}" if loss.over else loss.problem
-        yield f"  {sign}{microseconds:>13}  {_count(loss.calls, 'call', 'calls'):>9}  {sizes}"
+        yield f"  {sign}{microseconds:>13}  {counted(loss.calls, 'call'):>9}  {sizes}"
     yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
 
 
@@ -166,16 +166,12 @@ def _skipped(device: Device) -> Iterator[str]:
     if reasons:
         yield "  configs that could not run:"
     for (config, row, reason), calls in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]:
-        yield f"    {_count(calls, 'call', 'calls'):>9}  {config} of {row}: {reason}"
+        yield f"    {counted(calls, 'call'):>9}  {config} of {row}: {reason}"
     yield from _more(len(reasons), "configs")
 
 
 def _more(count: int, things: str) -> list[str]:
     return [f"    and {count - _SHOWN} more {things}"] if count > _SHOWN else []
-
-
-def _count(number: int, thing: str, things: str) -> str:
-    return f"{number} {thing if number == 1 else things}"
 
 
 def as_json(receipt: Receipt) -> str:

@@ -10,7 +10,7 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
-from diode_lut.errors import TableError
+from diode_lut.errors import TableError, counted
 from diode_lut.files import has_more_values
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
@@ -151,8 +151,8 @@ def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
         ("rows that cover a problem with the same specificity", overlapping),
     ):
         if effort.undecided:
-            count = len(effort.undecided)
-            reason = f"{sought} were not looked for in {count} rows: too many rows cover some of the same sizes"
+            rows = counted(len(effort.undecided), "row")
+            reason = f"{sought} were not looked for in {rows}: too many rows cover some of the same sizes"
             yield Fault(reason, "entries", note=True)
 
 

@@ -108,6 +108,8 @@ class Config(NamedTuple):
         found = re.fullmatch(pattern, f"{'' if required or not values else ' '}{' '.join(values)}")
         if found is None:
             expected = "".join(parameter.letter + parameter.name.upper() for parameter in required)
+            blocks = (each for each in parameters if each.default is not None and each.name.startswith("block_"))
+            expected += "".join(f"[{each.letter}{each.name.upper()}]" for each in blocks)
             raise ProblemError(f"{text!r} is not a config (expected: {f'{template} {expected}'.rstrip()})")
         written = {name: int(value) for name, value in found.groupdict().items() if value is not None}
         return cls.from_json({"template": template, **written})

@@ -67,7 +67,7 @@ def test_says_what_it_did(tmp_path: Path) -> None:
         "5 timings of 3 problems",
         "  failed, launch: 1",
         "  failed, shared_memory: 1",
-        f"{output}: 1 rows, 0 exact and 1 ranges",
+        f"{output}: 1 row, 0 exact and 1 range",
         "  problems without a row, because nothing succeeded on them: 1",
         "  problems whose answer was not compared with aten, which was not measured: 1",
         "regret: 0.00% at worst, 0.00% on average",
@@ -107,7 +107,7 @@ def test_the_table_is_rebuilt(tmp_path: Path) -> None:
     document["entries"].append({"op": "bmm", "configs": [{"template": "aten"}], "note": "mine"})
     output.write_text(json.dumps(document))
     result = build(dataset(tmp_path / "e"), "-o", output)
-    assert f"{output}: 2 rows (before: 2), 0 exact and 1 ranges" in result.stdout.splitlines()
+    assert f"{output}: 2 rows (before: 2), 0 exact and 1 range" in result.stdout.splitlines()
     assert "  rows with a note: 1, kept; they answer for 0 of the problems" in result.stdout.splitlines()
     assert read_table(output).hardware.aliases == ("big",)
     assert [entry.note for entry in read_table(output).entries] == [None, "mine"]

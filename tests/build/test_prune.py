@@ -112,7 +112,7 @@ def test_command(tmp_path: Path) -> None:
     write_model(model(candidates=(LARGE, BATCHED, ATEN)), weights)
     result = call("build", dataset(tmp_path / "x.msgpack"), "-o", out, "--prune-with", weights)
     assert result.exit_code == 0, result.stderr
-    assert "  rows left to the model: 1, of 1 problems" in result.stdout
+    assert "  rows left to the model: 1, of 1 problem" in result.stdout
     table = read_table(out)
     assert [entry.configs[0] for entry in table.entries] == [ATEN]
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()

@@ -145,7 +145,7 @@ def test_rows_that_were_removed_or_added_are_found(table: Path) -> None:
     write_table(changed(table, entries=sorted(entries)), table)
     added, missing = sorted(fault.reason for fault in faults(table))[::-1]
     assert "was edited after it was built: the datasets give no row with this key" in added
-    assert missing.startswith("1 rows that the datasets give are missing, such as bmm float16 nn")
+    assert missing.startswith("1 row missing that the datasets give, such as bmm float16 nn")
 
 
 def test_a_note_is_what_a_change_by_hand_needs(table: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_note_is_what_a_change_by_hand_needs(table: Path) -> None:
     entries[3] = entries[3]._replace(candidates=(Candidate(ATEN),), problems=None, note="for its numerics")
     write_table(changed(table, entries=entries), table)
     (remark,) = (text for text in notes(table) if "note" in text)
-    assert remark == "1 rows have a note: a person wrote or changed them, and no timing stands behind them"
+    assert remark == "1 row with a note: written or changed by a person, without timings"
 
 
 def test_the_provenance_is_complete(table: Path) -> None:

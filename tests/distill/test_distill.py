@@ -158,9 +158,7 @@ def test_what_is_left_out_is_said(dataset_file: Path) -> None:
         dataset.path, dataset.header, lambda *_: chain(dataset, [next(iter(dataset))._replace(problem=rare)])
     )
     distill([more], Split(0, 0.0), TrainingPlan(epochs=1), said.append)
-    assert said[0] == (
-        "1 problems are left out: their op, dtype, layout, align and epilogue have fewer than 4 problems"
-    )
+    assert said[0] == ("left out: 1 problem, as fewer than 4 have the same op, dtype, layout, align and epilogue")
 
 
 def test_nothing_to_choose_from(dataset_file: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_table_goes_out_and_comes_back(table: Path, tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, f"{output}: {output.stat().st_size} bytes\n")
     assert result.stderr == "  skipped: 1: rows for more than one problem (say which problems: --problems)\n"
     result = import_("inductor-table", output, "-o", back, "--hardware", "NVIDIA H200,sm_90,132")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{back}: 1 rows\n", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{back}: 1 row\n", "")
     assert check_file(back) == []
     assert [str(entry.configs[0]) for entry in read_table(back).entries] == ["decompose_k 2"]
 
@@ -55,7 +55,7 @@ def test_timings_become_a_dataset(tmp_path: Path) -> None:
     given.write_text("op,layout,m,n,k,config,time_us\nmm,nn,64,32,16,aten,500\n", encoding="utf-8")
     arguments = ("timings", given, "-o", output, "--hardware", "NVIDIA H200,sm_90,132", "--dtype", "float16")
     result = import_(*arguments)
-    assert (result.exit_code, result.stdout) == (0, f"{output}: 1 timings of 1 problems\n")
+    assert (result.exit_code, result.stdout) == (0, f"{output}: 1 timing of 1 problem\n")
     assert len(list(read_dataset(output))) == 1
     again = import_(*arguments)
     assert (again.exit_code, "exists already" in again.stderr) == (1, True)

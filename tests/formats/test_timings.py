@@ -21,7 +21,9 @@ from diode_lut.formats import read, write_timings
 from diode_lut.formats.content import Facts, Skipped, Timings
 from diode_lut.hardware import Hardware, known_gpu
 from diode_lut.problem import Problem
+from diode_lut.table import read_table
 from diode_lut.templates.config import ATEN, Config
+from tests.commands import call
 from tests.formats.drawing import H200, TEMPLATES_OF, configs, packed
 from tests.strategies import share
 
@@ -469,3 +471,21 @@ def test_tunableops_validators(tmp_path: Path, lines: list[str], message: str) -
     with pytest.raises(ExchangeError) as error:
         taken("tunableop", path)
     assert str(error.value).startswith(f"{path}{message}")
+
+
+def test_results_of_other_libraries_are_marked(tmp_path: Path) -> None:
+    """Versions of libraries stay with the timings: pack refuses two of them, and a table names both."""
+    datasets = []
+    for version in ("1000", "1001"):
+        path = tmp_path / f"{version}.csv"
+        lines = f"Validator,CUBLAS_VERSION,{version}\nGemmTunableOp_Half_TN,tn_8_8_{version}0,Default,0.5\n"
+        path.write_text(f"Validator,PT_VERSION,2.11.0\n{lines}")
+        dataset = tmp_path / f"{version}.msgpack"
+        call("import", "tunableop", path, "-o", dataset, "--hardware", "H200")
+        datasets.append(dataset)
+    refused = call("pack", *datasets, "-o", tmp_path / "both.msgpack.zst")
+    assert (refused.exit_code, "benchmarker 'TunableOp, CUBLAS_VERSION 1001', but" in refused.stderr) == (1, True)
+    assert call("build", *datasets, "-o", tmp_path / "t.json").exit_code == 0
+    provenance = read_table(tmp_path / "t.json").provenance
+    assert provenance["benchmarker"] == "TunableOp, CUBLAS_VERSION 1000, TunableOp, CUBLAS_VERSION 1001"
+    assert provenance["torch"] == "2.11.0"

@@ -104,7 +104,7 @@ def test_random_problems_are_collected_and_resumed(tmp_path: Path) -> None:
     first, second = collect(*options, "--out", path), collect(*options, "--out", path)
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert [record.problem for record in read_dataset(path)] == random_problems(1, seed=seed, **drawing)
-    assert "1 problems measured, 0 already there, 0 skipped; 1 configs tried, 0 of them failed" in first.stdout
+    assert "1 problem measured, 0 already there, 0 skipped; 1 config tried, 0 of them failed" in first.stdout
     assert "0 problems measured, 1 already there, 0 skipped" in second.stdout
 
 
@@ -121,7 +121,7 @@ def test_what_was_lost_is_measured_again(tmp_path: Path) -> None:
     document = [problem.to_json() for problem in problems]
     result = collect("--problems", problem_file(tmp_path, document), "--out", path)
     assert result.exit_code == 1
-    assert "1 problems measured, 1 already there, 0 skipped" in result.stdout
+    assert "1 problem measured, 1 already there, 0 skipped" in result.stdout
     assert f"{path}: damaged places, whose records are lost: 1" in result.stderr
     assert path.read_bytes().startswith(data[:-1])
     found = list(read_dataset(path))
