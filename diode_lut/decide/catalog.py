@@ -341,12 +341,13 @@ def _model_tier(hardware: Hardware, own: Iterable[str | Model]) -> Tier:
     shipped = [file for file in _shipped(_MODELS) if file.hardware.same_arch(hardware)]
     shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
     models, left_out = [], []
-    for file in (*own, *(str(file.path) for file in shipped)):
+    named = tuple(own)
+    for place, file in enumerate((*named, *(str(file.path) for file in shipped))):
         found = try_model(file) if isinstance(file, str) else file
         if isinstance(found, (TableError, ModelError)):
             left_out.append(f"left out: {found}")
         else:
-            models.append(ModelSource(found, hardware))
+            models.append(ModelSource(found, hardware, own=place < len(named)))
     return Tier(MODEL, tuple(models), tuple(left_out if models or left_out else [f"no model is for {hardware}"]))
 
 

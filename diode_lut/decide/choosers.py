@@ -160,7 +160,7 @@ class ChooserSource(Source):
         return f"{self.digest} {self.chooser.generated} {tuple(self.hardware)!r}"
 
     @property
-    def has_kernels(self) -> bool:
+    def has_own_kernels(self) -> bool:
         """Whether it is asked about them."""
         return self.chooser.generated
 

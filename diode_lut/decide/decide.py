@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
-from diode_lut.settings import CHOOSER, USER
+from diode_lut.settings import CHOOSER, MODEL, USER
 from diode_lut.templates.config import ATEN, Config, baseline
 
 NOT_AS_TIMED = "a size that may change was a constant when it was timed"
@@ -67,8 +67,9 @@ class Sources:
 
     @cached_property
     def has_own_kernels(self) -> bool:
-        """Whether the user has rows for generated kernels, or a function that answers about them."""
-        return any(each.has_kernels for tier in self.tiers if tier.name in (USER, CHOOSER) for each in tier.sources)
+        """Whether the user has rows for generated kernels, or a model or function that answers about them."""
+        own = (tier for tier in self.tiers if tier.name in (USER, CHOOSER, MODEL))
+        return any(source.has_own_kernels for tier in own for source in tier.sources)
 
     @classmethod
     def only(cls, source: Source) -> Sources:

@@ -118,8 +118,8 @@ class Source(ABC):
         return self.digest
 
     @property
-    def has_kernels(self) -> bool:
-        """Whether it may answer about generated kernels."""
+    def has_own_kernels(self) -> bool:
+        """Whether the user has it answer about generated kernels."""
         return False
 
     @abstractmethod
@@ -206,8 +206,8 @@ class TableSource(Source):
         return self.table.digest
 
     @property
-    def has_kernels(self) -> bool:
-        """Whether there are rows for generated kernels."""
+    def has_own_kernels(self) -> bool:
+        """Whether there are rows for generated kernels. In a shipped table, they are not the user's."""
         return any(entry.op in GENERATED for entry in self.table.entries)
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
@@ -287,13 +287,16 @@ _RANKED = 5
 
 
 class ModelSource(Source):
-    """A model's rankings for ``hardware``. It may have been trained for other hardware."""
+    """A model's rankings for ``hardware``. It may have been trained for other hardware.
+
+    ``own`` says whether the user named its file.
+    """
 
     only_first: ClassVar = True
 
-    def __init__(self, model: Model, hardware: Hardware) -> None:
+    def __init__(self, model: Model, hardware: Hardware, *, own: bool = False) -> None:
         super().__init__(hardware, model.path)
-        self.model = model
+        self.model, self.own = model, own
         trained = model.hardware
         self._trained_for = "" if trained.same_device(hardware) else f", trained for {trained}"
         self._kernels = None if self._trained_for else model.kernels
@@ -310,6 +313,11 @@ class ModelSource(Source):
         Compiled code may be for a number of threads, and Inductor's keys do not always have it.
         """
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """Whether it is the user's, and ranks their configs."""
+        return self.own and self._kernels is not None
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the ranking, no configs below the threshold, or aten alone if hardly more is expected.

@@ -210,8 +210,8 @@ class InductorSnapshot:
     def record_generated(self, decision: Decision, served: Config | None) -> None:
         """Record the decision about a generated kernel, and the config that it has. None if Inductor decides.
 
-        That is a MissError under the setting ``strict`` if the user has rows or a function for such kernels. Others
-        have rows for some kernels alone, or none.
+        That is a MissError under the setting ``strict`` if the user has rows, a model or a function for such kernels.
+        Others have rows for some kernels alone, or none.
         """
         self._trace_decision(decision, () if served is None else (served,))
         recorder.generated(decision, served)
@@ -219,8 +219,8 @@ class InductorSnapshot:
         if served is None and self.settings.strict and self._sources_for(decision.hardware).has_own_kernels:
             raise MissError(
                 f"{decision.problem} on {decision.hardware}: {recorder.why_missed(decision)}, which the setting strict "
-                "forbids beside rows of your own for generated kernels; to measure it: python -m diode_lut tune -- "
-                "PROGRAM; to leave it to Inductor: a row with the template default"
+                "forbids beside rows or a model of your own for generated kernels; to measure it: "
+                "python -m diode_lut tune -- PROGRAM; to leave it to Inductor: a row with the template default"
             )
 
     def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:

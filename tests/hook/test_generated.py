@@ -22,7 +22,11 @@ from torch._inductor.codegen.triton import FixedTritonConfig
 from torch.nn.functional import gelu, layer_norm
 
 import diode_lut
+from diode_lut.decide.catalog import find_path, sources_for
 from diode_lut.errors import MissError
+from diode_lut.model.generated import KernelModel
+from diode_lut.model.ranking import Model
+from diode_lut.model.weights import read_model, write_model
 from diode_lut.receipts import GeneratedKernel, recorder
 from tests.fake_cuda import H100, L4, Input, compile_triton, fake_cuda, lower
 from tests.hook.conftest import Artifacts
@@ -222,6 +226,18 @@ def test_miss_is_an_error_beside_a_function(rows: Rows) -> None:
         forbidden = pytest.raises(MissError, match="no table and no model answers") if generated else nullcontext()
         with registered, diode_lut.config.patch(strict=True, tiers=("user", "chooser")), forbidden:
             assert kernels(GELU) == ["pointwise"]
+
+
+def test_miss_is_an_error_beside_a_model(tmp_path: Path) -> None:
+    """A model of one's own that ranks configs of generated kernels counts as rows do, and a shipped one does not."""
+    shipped = read_model(find_path("nvidia-h100.mlp"))
+    parts = (shipped.hardware, shipped.weights, shipped.candidates, shipped.kinds, shipped.calibration, shipped.split)
+    for ranks, kernels_of_model in ((False, None), (True, KernelModel(shipped.hardware, ()))):
+        own = tmp_path / f"{ranks}.mlp.safetensors"
+        write_model(Model(*parts, kernels=kernels_of_model), own)
+        for tables, expected in (((), False), ((str(own),), ranks)):
+            with diode_lut.config.patch(tables=tables, tiers=("user", "model")):
+                assert sources_for(shipped.hardware, diode_lut.config, ()).has_own_kernels is expected
 
 
 LEFT: dict[str, tuple[Program, str]] = {
