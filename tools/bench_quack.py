@@ -279,10 +279,11 @@ def _launch(quack: Any, kind: str, config: Record, o: Operands, out: Any) -> Non
         quack.launch(kind, config, o, out, run=True)
         return
     quack.compile_kernel(kind, config)
+    import torch
     from modelbench.epilogues import epilogue
 
     turns = kind.startswith("joined")
-    w = o["w"].unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1) if turns else o["w"]
+    w = torch.cat((o["w"][::2], o["w"][1::2])) if turns else o["w"]
     y = o["x"] @ w.t() + (o["bias"] if kind.startswith("bias") else 0)
     out.copy_(epilogue(kind, y, o))
 
@@ -355,6 +356,7 @@ def _rounds(sequences: Sequence[Callable[[], Any]], count: int, cuda: bool) -> I
     import torch
 
     random = np.random.default_rng(0)
+    event: Callable[..., Any] = torch.cuda.Event
     for _ in range(count if cuda else 1):
         row = [0.0] * len(sequences)
         if not cuda:
@@ -364,7 +366,7 @@ def _rounds(sequences: Sequence[Callable[[], Any]], count: int, cuda: bool) -> I
                 row[number] = (time.perf_counter() - began) * 1e3
             yield row
             continue
-        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in sequences]
+        events = [[event(enable_timing=True) for _ in range(2)] for _ in sequences]
         torch.cuda._sleep(2_000_000)  # type: ignore[no-untyped-call]  # so the CPU gets ahead
         for number in random.permutation(len(sequences)):
             events[number][0].record()
@@ -437,7 +439,7 @@ def _cells(values: Sequence[float]) -> str:
 
 def _order(records: Sequence[Record]) -> Iterator[str]:
     """Yield configs, the next always the one with which the fastest of those so far come closest to the best."""
-    problems = []
+    problems: list[dict[str, float]] = []
     for record in records:
         for kind in dict.fromkeys(label.split()[0] for label in record["screened"]):
             times = {k.split()[1]: us[1] for k, us in record["screened"].items() if k.split()[0] == kind}
