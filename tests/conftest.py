@@ -51,6 +51,7 @@ NEEDING_TORCH = (
     "test_bench_models.py",
     "test_bench_other_ops.py",
     "test_bench_padding.py",
+    "test_bench_quack.py",
     "test_bench_shared_input.py",
     "test_broken_imports.py",
     "test_demo.py",
