@@ -43,9 +43,9 @@ so a config that few were measured with may take several times as long with the 
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
 
-OF_FUSIONS = 0.03
+OF_FUSIONS = 0.1
 """Minimum mean loss that another split of a reduction saves than Inductor's, because a split also decides what is fused
-with the reduction."""
+with the reduction. With 0.03, a training step of a Llama took 0.7 % longer."""
 
 CLEARLY_FASTER = 0.02
 """Minimum mean loss that a row for a single problem saves."""

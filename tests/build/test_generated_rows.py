@@ -80,15 +80,15 @@ def test_flat_kernels_have_no_y() -> None:
 
 
 def test_a_split_must_clearly_pay() -> None:
-    """Rows leave the number of parts to Inductor where another is slower, or saves less than 3 %."""
+    """Rows leave the number of parts to Inductor where another is slower, or saves less than 10 %."""
     problems = [
         Problem.generated("split_reduction", "inner", x=8, r=r) for r in (9000, 12000, 16000, 40000, 50000, 60000)
     ]
     one, more = Config("in_parts", (1,)), Config("in_parts", (64,))
-    times = [{DEFAULT: 1.0, one: 0.9 if each.r < 20000 else 1.2, more: 1.5} for each in problems]
+    times = [{DEFAULT: 1.0, one: 0.8 if each.r < 20000 else 1.2, more: 1.5} for each in problems]
     below, above = sorted(kernel_rows(problems, times), key=lambda row: row.r or (0, 0))
     assert (below.r, below.configs) == ((8193, 16384), (one,))
     assert (above.r, above.configs) == ((32769, 65536), (DEFAULT,))
-    for saving, best in ((0.02, DEFAULT), (0.04, one)):
+    for saving, best in ((0.08, DEFAULT), (0.12, one)):
         (row,) = kernel_rows(problems, [{DEFAULT: 1.0, one: 1 - saving} for _ in problems])
         assert row.configs == (best,)
