@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--compile", action="store_true", help="only compile QuACK's kernels")
     parser.add_argument("--read", action="store_true", help="only print the summary")
+    parser.add_argument("--order", type=Path, help="also write the order of configs to this JSON file")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -81,7 +82,10 @@ def main() -> None:
         return
     if not arguments.read:
         run(arguments)
-    print(summary(lines(arguments.out)))
+    records = lines(arguments.out)
+    print(summary(records))
+    if arguments.order is not None:
+        arguments.order.write_text(json.dumps(order_file(records), indent=1) + "\n")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -427,7 +431,27 @@ def summary(records: Sequence[Record]) -> str:
                 sums = [total + n * value for total, value in zip(sums, values, strict=True)]
             text.append(f"| {model} | {way} | {_cells(sums)} {sums[4] / sums[3]:.3f} |")
     text += ["", "Order of configs by regret in a graph (each next one lowers the sum of the best's ratios most):"]
-    return "\n".join([*text, *_order(list(found.values()))])
+    chosen = _order(list(found.values()))
+    text += [f"{number}. {name}: {cost:.3f} of the best" for number, (name, cost) in enumerate(chosen, 1)]
+    return "\n".join(text)
+
+
+def order_file(records: Sequence[Record]) -> Record:
+    """Return the order of configs with the fields that QuACK and PyTorch name them by, and where it is from.
+
+    ``time_over_best`` is the mean over GEMMs and epilogues of the time with the fastest config up to this one.
+    """
+    found = list({record["gemm"]: record for record in records if "gemm" in record}.values())
+    order = []
+    for name, cost in _order(found):
+        tile, cluster, *flags = name.split("-")
+        fields = dict(zip(("tile_m", "tile_n"), map(int, tile.split("x")), strict=True))
+        fields |= dict(zip(("cluster_m", "cluster_n"), map(int, cluster.split("x")), strict=True))
+        fields |= {"pingpong": "pingpong" in flags, "swap_ab": "swap" in flags}
+        order.append({**fields, "time_over_best": round(cost, 3)})
+    device = {"device": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "torch": "2.11.0+cu130"}
+    packages = {"quack-kernels": "0.6.5", "nvidia-cutlass-dsl": "4.8.1"}
+    return {**device, **packages, "dtype": "bfloat16", "gemms": len(found), "order": order}
 
 
 def _best(times: dict[str, float], way: str) -> float:
@@ -441,8 +465,11 @@ def _cells(values: Sequence[float]) -> str:
     return " | ".join(f"{value:.1f}" for value in values) + " |"
 
 
-def _order(records: Sequence[Record]) -> Iterator[str]:
-    """Yield configs, the next always the one with which the fastest of those so far come closest to the best."""
+def _order(records: Sequence[Record]) -> Iterator[tuple[str, float]]:
+    """Yield configs with the mean time over the best so far.
+
+    The next is always the one with which the fastest of those so far come closest to the best.
+    """
     problems: list[dict[str, float]] = []
     for record in records:
         for kind in dict.fromkeys(label.split()[0] for label in record["screened"]):
@@ -456,7 +483,7 @@ def _order(records: Sequence[Record]) -> Iterator[str]:
             return sum(min(p.get(each, 2.0) for each in [*chosen, config]) for p in problems) / len(problems)
 
         chosen.append(min((name for name in names if name not in chosen), key=cost))
-        yield f"{len(chosen)}. {chosen[-1]}: {cost(chosen[-1]):.3f} of the best"
+        yield chosen[-1], cost(chosen[-1])
 
 
 if __name__ == "__main__":
