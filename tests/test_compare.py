@@ -38,6 +38,7 @@ from diode_lut.programs.run import without_leaks
 from diode_lut.programs.times import (
     GemmChange,
     GemmTime,
+    Speedup,
     change_of,
     error_of,
     is_all_told,
@@ -176,6 +177,8 @@ def test_noise_is_no_difference() -> None:
     noise = change_of([1.0, 1.2, 0.9], [1.1, 0.9, 1.0])
     assert (noise.is_clear, noise.verdict) == (False, "no difference beyond noise")
     assert change_of([1.0, 1.0], [1.5, 1.5]).verdict == "slower, 0.67x"
+    barely = Speedup([1.0], [1.0], 1.09, 1.003, 1.19)
+    assert (barely.verdict, barely.interval) == ("no difference beyond noise", "1.00x to 1.19x")
     assert change_of([1.0, 1.0], [1.5, 7.0]).interval == "under 0.01x to over 100x"
     assert spread_text([0.0015, 0.001, 0.002]) == "1.5 ms (1 to 2)"
     assert spread_text([0.0009, 0.0539]) == "27.4 ms (0.9 to 53.9)"

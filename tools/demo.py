@@ -71,7 +71,8 @@ def demo(directory: Path, caches: Path) -> list[str]:
         if refused or not missing:
             break
     if missing:
-        print("\nNo gain can be shown here: other programs disturb this machine. Run it again while nothing else runs.")
+        remedy = "while nothing else runs, or with OMP_NUM_THREADS=1" if device == "cpu" else "while nothing else runs"
+        print(f"\nNo gain can be shown here: other programs disturb this machine. Run it again {remedy}.")
         return []
     print("\nThe winners become a table.")
     refusal = command("build", timings, "-o", table, may_refuse=TOO_NOISY)

@@ -264,8 +264,8 @@ class Speedup(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is beyond noise."""
-        return self.low > 1 or self.high < 1
+        """Whether the difference is beyond noise: the interval does not contain 1 as it is printed."""
+        return round(self.low, 2) > 1 or round(self.high, 2) < 1
 
     @property
     def is_told(self) -> bool:
