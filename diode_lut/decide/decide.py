@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.settings import CHOOSER, MODEL, USER
 from diode_lut.templates.config import ATEN, Config, baseline
 
@@ -94,7 +94,11 @@ class Sources:
         if abstained:
             tried = tuple(abstained.get(each, step) for each, step in enumerate(tried))
         configs = () if answer is None else answer.configs
-        if configs and answer is not None and answer.gain is not None and answer.gain < threshold.min_gain:
+        if problem.op in GENERATED and not threshold.min_gain:
+            least = -1.0  # Inductor would benchmark its configs, for a loss that is too small to be measured
+        else:
+            least = threshold.min_gain
+        if configs and answer is not None and answer.gain is not None and answer.gain < least:
             usual = baseline(problem.op)  # its first config in the answer may be padded
             if configs[0].template != usual.template:
                 configs = (next((config for config in configs if config.template == usual.template), usual),)
