@@ -94,10 +94,7 @@ class Sources:
         if abstained:
             tried = tuple(abstained.get(each, step) for each, step in enumerate(tried))
         configs = () if answer is None else answer.configs
-        if problem.op in GENERATED and not threshold.min_gain:
-            least = -1.0  # Inductor would benchmark its configs, for a loss that is too small to be measured
-        else:
-            least = threshold.min_gain
+        least = threshold.min_gain or (UNCLEAR_LOSS if problem.op in GENERATED else 0)
         if configs and answer is not None and answer.gain is not None and answer.gain < least:
             usual = baseline(problem.op)  # its first config in the answer may be padded
             if configs[0].template != usual.template:
@@ -131,6 +128,11 @@ class Sources:
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
         """Return the sizes at which rows for the problem begin or end, in ``fields``, whatever its own sizes are."""
         return {size for _, _, source in self._asked for size in source.borders(problem, fields)}
+
+
+UNCLEAR_LOSS = -0.02
+"""Least gain of a generated kernel's config over Inductor's first. Measuring differs by as much, and Inductor would
+benchmark its configs."""
 
 
 def decide(

@@ -28,8 +28,10 @@ FEATURES = 2
 """Version of the features. The regressions in a file have to be for this version."""
 
 MAX_LOSS = 0.5
-"""Larger losses count as this: such a config is out of the question, by however much. With 1, held-out kernels of models
-took 1.041 times as long as with the best config; with 0.5, 1.038; with 0.3, 1.039."""
+"""Larger losses count as this: such a config is out of the question, by however much.
+
+With 1, held-out kernels of models took 1.041 times as long as with the best config, with 0.5 1.038, with 0.3 1.039.
+"""
 
 LEAST_PROBLEMS = 30
 """Minimum number of kernels that a regression is fitted to."""
