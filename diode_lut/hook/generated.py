@@ -8,7 +8,7 @@ about a kernel is left as it is, and recorded with the reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -61,11 +61,10 @@ def fixed_arguments(
 
     ``tiling`` has the sizes of the kernel's dimensions.
     """
-    graph = V.graph
-    device = graph.get_current_device_or_throw()
-    known = _contexts.get(graph)
+    device = V.graph.get_current_device_or_throw()
+    known = _contexts.get(V.graph)
     if known is None:
-        known = _contexts[graph] = {}
+        known = _contexts[V.graph] = {}
     if device not in known:
         known[device] = _context(device)
     context = known[device]
@@ -109,10 +108,8 @@ class _AtLeastTwo(FixedTritonConfig):
         return 2 if item in ("XBLOCK", "YBLOCK") and value == 1 else value
 
 
-def _problem_of(
-    features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Callable[[Any], int]
-) -> Problem:
-    """Return the problem of a kernel, with the value of each size."""
+def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Any) -> Problem:
+    """Return the problem of a kernel. ``value`` returns the number of a size."""
 
     def size(number: Any) -> int:
         return min(max(value(number), 1), MAX_SIZE)
