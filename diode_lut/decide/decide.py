@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
-from diode_lut.problem import Problem
+from diode_lut.problem import GENERATED, Problem
 from diode_lut.settings import CHOOSER, MODEL, USER
 from diode_lut.templates.config import ATEN, Config, baseline
 
@@ -94,7 +94,8 @@ class Sources:
         if abstained:
             tried = tuple(abstained.get(each, step) for each, step in enumerate(tried))
         configs = () if answer is None else answer.configs
-        if configs and answer is not None and answer.gain is not None and answer.gain < threshold.min_gain:
+        least = threshold.min_gain or (UNCLEAR_LOSS if problem.op in GENERATED else 0)
+        if configs and answer is not None and answer.gain is not None and answer.gain < least:
             usual = baseline(problem.op)  # its first config in the answer may be padded
             if configs[0].template != usual.template:
                 configs = (next((config for config in configs if config.template == usual.template), usual),)
@@ -127,6 +128,11 @@ class Sources:
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
         """Return the sizes at which rows for the problem begin or end, in ``fields``, whatever its own sizes are."""
         return {size for _, _, source in self._asked for size in source.borders(problem, fields)}
+
+
+UNCLEAR_LOSS = -0.02
+"""Least gain of a generated kernel's config over Inductor's first. Measuring differs by as much, and Inductor would
+benchmark its configs."""
 
 
 def decide(

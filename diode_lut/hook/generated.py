@@ -18,6 +18,8 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.triton import FixedTritonConfig, TritonKernel
 from torch._inductor.dependencies import MemoryDep
+from torch._inductor.ir import Reduction
+from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
 
@@ -45,6 +47,9 @@ _SCAN = re.compile("cum|scan")
 _LEFT_OPEN = {"features", "tiling_scores"}
 """The arguments of a kernel about whose form and blocks nothing is decided yet."""
 
+_HINTS = {each: each.name.lower() for each in ReductionHint}
+"""The variant of a reduction by Inductor's hint."""
+
 _LEAST_MEMORY = 48 << 10
 """Bytes of shared memory that a block has on any GPU."""
 
@@ -63,8 +68,9 @@ def fixed_arguments(
     if context is None:
         return {}
     now, name = context.now, context.device
-    problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {})
-    why = _why_left(kernel_class, features, tiling, arguments, context)
+    plain = is_plain((features.numel, features.reduction_numel, *tiling.values()))
+    problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {}, int if plain else hint)
+    why = _why_left(kernel_class, features, tiling, arguments, context, plain=plain)
     if why:
         now.record_generated_left(problem, name, why)
         return {}
@@ -129,11 +135,11 @@ class _AtLeastTwo(FixedTritonConfig):
         return 2 if item in ("XBLOCK", "YBLOCK") and value == 1 else value
 
 
-def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any]) -> Problem:
-    """Return the problem of a kernel. It has hints for sizes that may change."""
+def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Any) -> Problem:
+    """Return the problem of a kernel. ``value`` returns the number of a size."""
 
     def size(number: Any) -> int:
-        return min(max(int(number) if is_plain((number,)) else hint(number), 1), MAX_SIZE)
+        return min(max(value(number), 1), MAX_SIZE)
 
     if features.is_reduction():
         variant = variant_of_reduction(features.get_reduction_hint(scores or None), scores)
@@ -157,7 +163,8 @@ _problem = lru_cache(maxsize=4096)(Problem.generated)
 
 def variant_of_reduction(inductors: Any, scores: Mapping[str, Any]) -> str:
     """Return the variant of a reduction by Inductor's hint and scores."""
-    return "mixed" if inductors.name == "DEFAULT" and scores.get("r0_") else str(inductors.name.lower())
+    variant = _HINTS[inductors]
+    return "mixed" if variant == "default" and scores.get("r0_") else variant
 
 
 def variant_of_tiles(scores: Mapping[str, Any]) -> str:
@@ -201,9 +208,15 @@ def _context(device: torch.device) -> _Context | None:
 
 
 def _why_left(
-    kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any], context: _Context
+    kernel_class: type,
+    features: Any,
+    tiling: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    context: _Context,
+    *,
+    plain: bool,
 ) -> str:
-    """Return why no table is asked about a kernel, or an empty text."""
+    """Return why no table is asked about a kernel, or an empty text. ``plain`` says that no size may change."""
     if kernel_class is not TritonKernel:
         return f"it is a {kernel_class.__name__}"
     if context.now.settings.policy == "verify":
@@ -219,10 +232,10 @@ def _why_left(
             return f"Inductor sets {', '.join(sorted(patches))} for it"
     if getattr(features, "strict_reduction_rblock", lambda: None)() is not None:  # since torch 2.15
         return "Inductor decides in which order it adds"
-    dimensions = {name for name, numel in tiling.items() if numel != 1}
-    if not dimensions <= ({"x", "r0_"} if features.is_reduction() else {"x", "y"}):
-        return f"it has the dimensions {', '.join(sorted(dimensions))}"
-    if not is_plain((features.numel, features.reduction_numel, *tiling.values())):
+    others = tiling.keys() - ({"x", "r0_"} if features.is_reduction() else {"x", "y"})
+    if any(tiling[name] != 1 for name in others):
+        return f"it has the dimensions {', '.join(sorted(name for name, numel in tiling.items() if numel != 1))}"
+    if not plain:
         return SIZES_CHANGE
     if features.select_index_dtype() != torch.int32:
         return "it indexes with 64 bits"
@@ -238,8 +251,10 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
     if config == DEFAULT:
         return {}
     keeps_r = KEEPS_R.get(config.template, False)
-    several = decision.problem.op == "reduction" and len(features.reduction_nodes()) > 1
-    changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
+    reductions = [
+        node for node in features.scheduler_nodes() if isinstance(getattr(node.node, "data", None), Reduction)
+    ]
+    changes_form = len(reductions) > 1 and keeps_r != V.choices.should_use_persistent_reduction(features, False)
     if changes_form:
         return None  # as rows have it: a loop would read its input again for each reduction
     arch = architecture(decision.hardware.arch)

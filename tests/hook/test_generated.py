@@ -426,6 +426,18 @@ def test_default_is_inductors(rows: Rows) -> None:
     assert [(each.config, each.tier) for each in noted] == [("default", "user")]
 
 
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(
+    ("permille", "min_gain", "expected"),
+    [(996, 0.0, AS_CODE["flat"]), (996, 0.01, "pointwise"), (900, 0.0, "pointwise")],
+)
+def test_small_loss_is_no_reason_to_benchmark(rows: Rows, permille: int, min_gain: float, expected: object) -> None:
+    """A row's config that is about as fast as Inductor's first is taken, unless the user wants a gain."""
+    rows({"op": "pointwise", "configs": [{**FLAT, "gain_permille": permille}]})
+    with diode_lut.config.patch(min_gain=min_gain):
+        assert kernels(GELU) == [expected]
+
+
 class Fixing(InductorChoices):
     """The handler of another library, which fixes configs."""
 
