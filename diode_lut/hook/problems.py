@@ -78,14 +78,15 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
     dtype = _dtype_of(inputs, op)
     # A bias is not looked at: in torch 2.11 it may not be in memory yet, and then has no strides.
     nodes = inputs.mat1mat2()
-    shapes = [shape for node in nodes for layout in [node.get_layout()] for shape in (layout.size, layout.stride)]
+    a, b = [node.get_layout() for node in nodes]
+    shapes = a.size, a.stride, b.size, b.stride
     number = int if is_plain(chain(*shapes)) else hint
-    sizes_a, strides_a, sizes_b, strides_b = [tuple(map(number, shape)) for shape in shapes]
+    size_a, stride_a, size_b, stride_b = [tuple(map(number, shape)) for shape in shapes]
     if dtype is None or variant is None:
         log.debug("%s with inputs of %s: no table has such problems", op, inputs.dtypes())
         return None
     try:
-        problem = problem_from(op, dtype, Operand(sizes_a, strides_a), Operand(sizes_b, strides_b), variant)
+        problem = problem_from(op, dtype, Operand(size_a, stride_a), Operand(size_b, stride_b), variant)
     except ProblemError as error:
         log.debug("%s: %s: no table has such problems", op, error)
         return None
