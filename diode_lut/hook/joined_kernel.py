@@ -13,7 +13,7 @@ from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
 
 
 @SymbolicGridFn
-def joined_grid(m: Any, n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[Any, int, int]:
+def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[Any, int, int]:
     """Return the number of programs: tiles of all results."""
     return (cdiv(m, meta["BLOCK_M"]) * meta["TILES_N"], 1, 1)
 
@@ -98,7 +98,8 @@ _SOURCE = """
         {{load_input("A", "a", ("idx_m", "idx_n"), mask=None if EVEN_K else "a_mask",
                      indent_width=8, index_shape=("BLOCK_M", "BLOCK_K"))}}
 {% for i in range(AT_ONCE) %}
-        b{{i}} = tl.load(P{{i}} + b_k * P{{i}}_k + offs_b_n[None, :] * P{{i}}_n{% if not EVEN_K %}, mask=b_mask, other=0.0{% endif %})
+        P{{i}}_block = P{{i}} + b_k * P{{i}}_k + offs_b_n[None, :] * P{{i}}_n
+        b{{i}} = tl.load(P{{i}}_block{% if not EVEN_K %}, mask=b_mask, other=0.0{% endif %})
         acc{{i}} += tl.dot(a, b{{i}}, allow_tf32=ALLOW_TF32, out_dtype=tl.float32)
 {% endfor %}
 

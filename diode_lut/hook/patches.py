@@ -109,8 +109,8 @@ PATCHES = (
     ),
     Patch(
         *("torch._inductor.fx_passes.post_grad", "reinplace_inplaceable_ops", f"{_HERE}:reinplace_inplaceable_ops"),
-        "matmuls are joined in a graph in which nothing is changed in place yet, and a GPU has one slot for such a pass, "
-        "which may be another library's",
+        "matmuls are joined before anything is changed in place, and the one slot for such a pass on a GPU may be "
+        "another library's",
         same_parameters=True,
     ),
     Patch(

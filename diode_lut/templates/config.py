@@ -176,7 +176,8 @@ ATEN = Config("aten")
 """The kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
 
 DEFAULT = Config("default")
-"""Inductor's own config for attention, and the first that it would try for a generated kernel; matmuls that stay apart."""
+"""Inductor's own config for attention, and the first that it would try for a generated kernel. Matmuls that could be
+joined stay apart."""
 
 BASELINES = (ATEN, DEFAULT)
 """The configs with which others are compared."""
