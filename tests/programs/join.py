@@ -53,9 +53,9 @@ def biased_mlp(x: Any, gate: Any, of_gate: Any, up: Any, of_up: Any) -> Any:
 
 
 def computed(x: Any, v: Any, w: Any) -> Any:
-    """A and B are computed, one is read through another view, and results change in place."""
+    """A is computed, B is a part of another matrix, and results change in place."""
     a = (x.sin() * 2).t().contiguous().t()
-    first, second = a @ (v.t() * 2), a @ w.narrow(1, 8, 24).t().narrow(0, 0, x.shape[1])
+    first, second = a @ v.t(), a @ w.narrow(1, 8, 24).t().narrow(0, 0, x.shape[1])
     first.add_(1)
     second[1:3] = second[:2] * 2
     return first, second.relu()
