@@ -145,8 +145,9 @@ def kernel_rows(
                 losses[number, place] = min(np.log(of_problem[config] / best), WORST_LOSS)
                 losses[number, place] -= margin if config == DEFAULT else 0
                 gains[number, place] = np.log(of_problem.get(DEFAULT, np.nan) / of_problem[config])
-    kind = (dtype, layout, align) if op in JOINED else (None, None, None)
-    anything = Entry(op, *kind, None, None, None, None, candidates=(), variant=variant)
+    anything = Entry(op, None, None, None, None, None, None, None, candidates=(), variant=variant)
+    if op in JOINED:
+        anything = anything._replace(dtype=dtype, layout=layout, align=align)
     names = [name for name in OP_SIZES[op] if (name, variant) != ("y", "flat")]
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in names}
     measured = _Kernels(sizes, configs, losses, LEAST_SHARE_JOINED if op in JOINED else LEAST_SHARE)

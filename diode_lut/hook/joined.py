@@ -35,6 +35,8 @@ from diode_lut.templates.config import DEFAULT, Config
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
+_OPS: dict[Any, str] = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
+
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _VIEWS = _RESHAPES | {
     *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim),
@@ -116,7 +118,7 @@ def _identity(argument: Any) -> Any:
 
 def _product(node: Node) -> _Product | None:
     """Return the matmul of a node on a GPU, if tables know such, its sizes cannot change, and it is not padded."""
-    op = {aten.mm.default: "mm", aten.addmm.default: "addmm"}.get(node.target)
+    op = _OPS.get(node.target)
     if op is None or any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
         return None
     tensors = tensors_of(node, op)
@@ -315,7 +317,7 @@ def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, con
     m, k = map(int, a.get_size())
     columns = [int(b.get_size()[1]) for b in bs]
     strides = [tuple(b.get_stride()) for b in bs]
-    options = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
+    options: dict[str, Any] = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
     block_n, device, dtype = options["BLOCK_N"], a.get_device(), a.get_dtype()
     tiles = [-(-n // block_n) for n in columns]
     options |= {
@@ -337,6 +339,6 @@ def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, con
     if not isinstance(choice, TritonTemplateCaller):
         raise CannotRun("Inductor makes no kernel of it")
     choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    result = choice.output_node()
+    result = choice.output_node()  # type: ignore[no-untyped-call]
     setattr(result.data.data, ALONE, True)
     return result if gated else [result, *others]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.fx import Graph
+from torch.nn import functional
 
 import diode_lut
 from diode_lut.hook import joined
@@ -35,11 +35,11 @@ def row(config: dict[str, Any] = CONFIG, **key: Any) -> dict[str, Any]:
 
 
 def projections(x: Tensor, *weights: Tensor) -> list[Tensor]:
-    return [F.linear(x, weight) for weight in weights]
+    return [functional.linear(x, weight) for weight in weights]
 
 
 def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
-    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+    return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
 
 
 def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
@@ -65,9 +65,17 @@ def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
         pytest.param(gated, (X, Q, Q), "swiglu", id="swiglu"),
         pytest.param(gated, (Input((2, 8, 256)), Q, Q), "swiglu", id="swiglu, views"),
         pytest.param(lambda x, v, w: (x @ v, x @ w), (X, Input((256, 512)), Input((256, 64))), "two", id="row-major"),
-        pytest.param(lambda x, w: [F.linear(x, part) for part in w.split(128)], (X, Input((384, 256))), "three", id="packed"),
         pytest.param(
-            lambda x, v, w, b: (F.linear(x, v, b), F.linear(x, w)), (X, Q, K, Input((512,))), "two", id="a bias"
+            lambda x, w: [functional.linear(x, part) for part in w.split(128)],
+            (X, Input((384, 256))),
+            "three",
+            id="packed",
+        ),
+        pytest.param(
+            lambda x, v, w, b: (functional.linear(x, v, b), functional.linear(x, w)),
+            (X, Q, K, Input((512,))),
+            "two",
+            id="a bias",
         ),
     ],
 )
@@ -120,8 +128,8 @@ def test_what_is_read_between_is_not_swiglu(rows: Rows) -> None:
     rows(row())
 
     def program(x: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        gate = F.linear(x, v)
-        return F.silu(gate) * F.linear(x, w), gate
+        gate = functional.linear(x, v)
+        return functional.silu(gate) * functional.linear(x, w), gate
 
     assert variants(program, X, Q, Q) == ["two"]
 
@@ -129,9 +137,12 @@ def test_what_is_read_between_is_not_swiglu(rows: Rows) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(lambda x, v, w: F.gelu(F.linear(x, v)) * F.linear(x, w), id="gelu"),
-        pytest.param(lambda x, v, w: F.silu(F.linear(x, v)) + F.linear(x, w), id="a sum"),
-        pytest.param(lambda x, v, w: F.silu(F.linear(x, v)).float() * F.linear(x, w), id="another dtype"),
+        pytest.param(lambda x, v, w: functional.gelu(functional.linear(x, v)) * functional.linear(x, w), id="gelu"),
+        pytest.param(lambda x, v, w: functional.silu(functional.linear(x, v)) + functional.linear(x, w), id="a sum"),
+        pytest.param(
+            lambda x, v, w: functional.silu(functional.linear(x, v)).float() * functional.linear(x, w),
+            id="another dtype",
+        ),
     ],
 )
 def test_other_activations_are_not_swiglu(rows: Rows, program: Callable[..., Any]) -> None:
@@ -143,14 +154,16 @@ def test_other_activations_are_not_swiglu(rows: Rows, program: Callable[..., Any
 def test_up_and_gate_in_any_order(rows: Rows) -> None:
     """The order in the program decides about nothing: the gate is the product that goes through silu."""
     rows(row(variant="swiglu"))
-    assert variants(lambda x, v, w: F.linear(x, w) * F.silu(F.linear(x, v)), X, Q, Q) == ["swiglu"]
+    assert variants(lambda x, v, w: functional.linear(x, w) * functional.silu(functional.linear(x, v)), X, Q, Q) == [
+        "swiglu"
+    ]
 
 
 @pytest.mark.parametrize(("m", "found"), [(64, ["two"]), (65, [])])
 def test_many_rows_keep_their_epilogues(rows: Rows, m: int, found: list[str]) -> None:
     """With more than 64 rows, matmuls that pointwise work follows stay apart."""
     rows(row())
-    program = lambda x, v, w: (F.linear(x, v).relu(), F.linear(x, w))  # noqa: E731
+    program = lambda x, v, w: (functional.linear(x, v).relu(), functional.linear(x, w))  # noqa: E731
     assert variants(program, Input((m, 256)), Q, K) == found
     assert variants(projections, Input((m, 256)), Q, K) == ["two"]
 
@@ -158,7 +171,9 @@ def test_many_rows_keep_their_epilogues(rows: Rows, m: int, found: list[str]) ->
 def test_nothing_is_fused(rows: Rows) -> None:
     """What follows has a kernel of its own, because nobody has timed it in this one."""
     rows(row())
-    lowered = lower(lambda x, v, w: (F.linear(x, v).relu(), F.linear(x, w).relu()), X, Q, Q, then=joined.join)
+    lowered = lower(
+        lambda x, v, w: (functional.linear(x, v).relu(), functional.linear(x, w).relu()), X, Q, Q, then=joined.join
+    )
     assert (len(lowered.triton_templates), len(lowered.triton_kernels)) == (1, 3)
 
 

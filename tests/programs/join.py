@@ -21,35 +21,35 @@ CONFIG = {"template": "triton_joined_mm", **BLOCKS}
 
 def projections(x: Any, *weights: Any) -> Any:
     """Projections with biases, where there are some: a bias follows its weight."""
-    import torch.nn.functional as F
+    from torch.nn import functional
 
     pairs = zip(weights, [*weights[1:], None], strict=True)
-    return [F.linear(x, w, b if b is not None and b.dim() == 1 else None) for w, b in pairs if w.dim() == 2]
+    return [functional.linear(x, w, b if b is not None and b.dim() == 1 else None) for w, b in pairs if w.dim() == 2]
 
 
 def attention(x: Any, q: Any, k: Any, v: Any, o: Any) -> Any:
     """A residual block with attention and views behind the projections."""
-    import torch.nn.functional as F
+    from torch.nn import functional
 
     def heads(w: Any) -> Any:
-        return F.linear(x, w).view(*x.shape[:2], -1, 16).transpose(1, 2)
+        return functional.linear(x, w).view(*x.shape[:2], -1, 16).transpose(1, 2)
 
-    y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), enable_gqa=True)
-    return x + F.linear(y.transpose(1, 2).flatten(-2), o)
+    y = functional.scaled_dot_product_attention(heads(q), heads(k), heads(v), enable_gqa=True)
+    return x + functional.linear(y.transpose(1, 2).flatten(-2), o)
 
 
 def mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
     """A gated network."""
-    import torch.nn.functional as F
+    from torch.nn import functional
 
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+    return functional.linear(functional.silu(functional.linear(x, gate)) * functional.linear(x, up), down)
 
 
 def biased_mlp(x: Any, gate: Any, of_gate: Any, up: Any, of_up: Any) -> Any:
     """The same with biases."""
-    import torch.nn.functional as F
+    from torch.nn import functional
 
-    return F.silu(F.linear(x, gate, of_gate)) * F.linear(x, up, of_up)
+    return functional.silu(functional.linear(x, gate, of_gate)) * functional.linear(x, up, of_up)
 
 
 def computed(x: Any, v: Any, w: Any) -> Any:
