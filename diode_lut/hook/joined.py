@@ -119,7 +119,9 @@ def _identity(argument: Any) -> Any:
 def _product(node: Node) -> _Product | None:
     """Return the matmul of a node on a GPU, if tables know such, its sizes cannot change, and it is not padded."""
     op = _OPS.get(node.target)
-    if op is None or any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
+    if op is None:
+        return None
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
         return None
     tensors = tensors_of(node, op)
     if tensors is None or tensors[0].device.type != "cuda" or len({each.device for each in tensors}) > 1:

@@ -20,8 +20,6 @@ _BARRIERS = 1024
 class JoinedMm(Template):
     """A Triton kernel for matmuls with the same A."""
 
-    tiled = True
-
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.triton == "cuda"
 

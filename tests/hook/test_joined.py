@@ -195,6 +195,31 @@ def test_nothing_moves_over_what_is_written_in_place(rows: Rows) -> None:
     assert variants(program, X, Input((256, 256)), Input((256, 256))) == []
 
 
+def test_padded_operands_stay_apart(rows: Rows) -> None:
+    """Operands that Inductor pads are another matmul, and rows for that decide about the padding."""
+    rows(row())
+
+    def program(x: Tensor, v: Tensor, w: Tensor) -> list[Tensor]:
+        padded = functional.pad(x, (0, 1))
+        return [padded @ functional.pad(each, (0, 1, 0, 1)) for each in (v, w)]
+
+    with inductor_config.patch(force_shape_pad=True):
+        assert variants(program, Input((16, 255)), Input((255, 511)), Input((255, 127))) == []
+
+
+def test_precision_of_timings(rows: Rows) -> None:
+    """Where the program lets the library add up in float16, times say nothing."""
+    rows(row())
+    shapes = [Input(each.shape, torch.float16) for each in (X, Q, K)]
+    assert variants(projections, *shapes) == ["two"]
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_fp16_accumulation = matmul.allow_fp16_accumulation, True
+    try:
+        assert variants(projections, *shapes) == []
+    finally:
+        matmul.allow_fp16_accumulation = before
+
+
 @pytest.mark.parametrize("dynamic", [0, 1])
 def test_sizes_that_may_change_stay_apart(rows: Rows, dynamic: int) -> None:
     """Sizes that may change are left to Inductor."""
