@@ -79,6 +79,7 @@ OP_SIZES = {
     "flex_attention_backward": ATTENTION_SIZES,
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
+    "joined_mm": ("m", "n", "k"),
     "pointwise": ("x", "y", "loads"),
     "reduction": ("x", "r"),
     "split_reduction": ("x", "r"),
@@ -91,7 +92,8 @@ MEANING_OF_OPS = (
     "The GEMM: C = A B (mm), C = bias + A B (addmm), both in batches (bmm, baddbmm), and with scales for A and B, "
     "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
     "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
-    "groups, each with a matrix B of its own (grouped_mm); or a kernel that Inductor generates for anything else, "
+    "groups, each with a matrix B of its own (grouped_mm); or two or three matmuls with the same A in one kernel "
+    "(joined_mm); or a kernel that Inductor generates for anything else, "
     "with a reduction or without (reduction, pointwise); or how many parts a reduction is computed in "
     "(split_reduction). Left out, any GEMM but grouped_mm."
 )
@@ -109,6 +111,12 @@ ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 GROUPED = ("grouped_mm",)
 """``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
 
+JOINED = ("joined_mm",)
+"""Matmuls with the same A, each with or without a bias, such as projections to queries, keys and values."""
+
+PRODUCTS = {"two": 2, "three": 3, "swiglu": 2}
+"""The number of B of each variant of JOINED. The result of ``swiglu`` is ``silu(A @ B0) * (A @ B1)``."""
+
 SPLIT = "split_reduction"
 """The op of a reduction before Inductor decides whether one kernel computes it, or one for its parts and one more."""
 
@@ -122,7 +130,7 @@ def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
     return tuple(name for name in OP_SIZES[op] if name not in has_default)
 
 
-MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *GENERATED))
+MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *JOINED, *GENERATED))
 """The ops on two matrices, or two batches. A row without an op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
@@ -179,6 +187,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         if not (bias and result == "float32")
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
+    **dict.fromkeys(JOINED, tuple(PRODUCTS)),
     "pointwise": ("flat", "tiled", "tiled-x", "tiled-y"),
     "reduction": ("inner", "outer", "outer_tiny", "default", "mixed"),
     SPLIT: ("inner", "outer"),
@@ -207,6 +216,7 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     "int_mm": Domain((INT8,), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,)),
     **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
     "grouped_mm": Domain(("bfloat16",), ("nn", "nt"), (NO_EPILOGUE,), (NO_VARIANT,)),
+    **{op: Domain(_WIDE, ("nt", "nn", "tn", "tt"), (NO_EPILOGUE,), VARIANTS[op]) for op in JOINED},
     **{op: Domain((NO_DTYPE,), (NO_LAYOUT,), (NO_EPILOGUE,), VARIANTS[op]) for op in GENERATED},
 }
 """The domain of each op. Library and hardware multiply float8 only if A is row-major and B column-major. Attention
@@ -255,7 +265,7 @@ def letters(layout: str) -> tuple[str, str]:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
-_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *SCALED, *INTEGER, *GENERATED))
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *JOINED, *SCALED, *INTEGER, *GENERATED))
 """The ops other than plain GEMMs of floating-point numbers."""
 
 _VALUES: dict[str, tuple[str, ...]] = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": tuple(EPILOGUES)}
@@ -282,6 +292,8 @@ class Problem(NamedTuple):
 
     grouped_mm has ``b`` groups, which have ``m`` rows together: ``C[m, n] = A[m, k] @ B[b, k, n]``, where ``b`` is the
     group of row ``m``. The number of rows of each group is not known before it runs.
+
+    joined_mm has two or three B, as its variant says, with ``n`` columns together and the same letter in ``layout``.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K

@@ -159,10 +159,13 @@ class Input(NamedTuple):
     unbacked: bool = False
 
 
-def lower(function: Callable[..., Any], *inputs: Input, joint: bool = False) -> Lowered:
+def lower(
+    function: Callable[..., Any], *inputs: Input, joint: bool = False, then: Callable[[torch.fx.Graph], object] = id
+) -> Lowered:
     """What Inductor makes of ``function`` for a fake CUDA device, down to code; call it inside ``fake_cuda``.
 
-    ``joint`` says whether the passes over joint graphs come first, one of which pads operands.
+    ``joint`` says whether the passes over joint graphs come first, one of which pads operands. ``then`` is a pass after
+    gradients.
     """
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
@@ -174,6 +177,7 @@ def lower(function: Callable[..., Any], *inputs: Input, joint: bool = False) -> 
         with V.set_fake_mode(mode):
             joint_graph_passes(graph_module, torch.device("cpu"))  # which its patterns are traced on
     view_to_reshape(graph_module)
+    then(graph_module.graph)
     graph = GraphLowering(graph_module, example_inputs=tensors, shape_env=shape_env)
     with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         graph.run(*tensors)

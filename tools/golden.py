@@ -26,7 +26,7 @@ from diode_lut.decide.catalog import find_hardware, sources_for
 from diode_lut.decide.decide import Axis, Sources, decide
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.measure.problems import random_problems
-from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MAX_SIZE, OP_SIZES, RANKED, Problem
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, JOINED, MAX_SIZE, OP_SIZES, RANKED, Problem
 from diode_lut.settings import Settings
 from diode_lut.table import Entry, read_table
 from diode_lut.table.format import key_text
@@ -35,6 +35,9 @@ TABLES = Path(__file__).parents[1] / "tables"
 HARDWARE = ("nvidia-h200", "nvidia-h100")
 DRAWN, DYNAMIC = 100_000, 200
 """Numbers of problems that are drawn at random, and of those whose sizes may change."""
+
+LEFT_OUT = (*GENERATED, *JOINED)
+"""Ops that are not asked about: their rows are good on average, and other timings make other rows."""
 
 CONFIGS = 3
 """Number of configs of an answer that are compared; the first of them is what runs."""
@@ -97,13 +100,13 @@ def answered(hardware: str, questions: Sequence[tuple[str, Ask]]) -> Iterator[tu
 def all_questions() -> Iterator[tuple[str, list[tuple[str, Ask]]]]:
     """The questions in groups, each with the group's name."""
     every = (record.problem for path in _datasets() for record in read_dataset(path))
-    measured = list(dict.fromkeys(problem for problem in every if problem.op not in GENERATED))
+    measured = list(dict.fromkeys(problem for problem in every if problem.op not in LEFT_OUT))
     for padding in (True, False):
         yield f"measured, padding {padding}", [_one(problem, padding) for problem in measured]
     for name in HARDWARE:
         entries = read_table(TABLES / f"{name}.json").entries
         corners = list(
-            dict.fromkeys(problem for entry in entries if entry.op not in GENERATED for problem in _corners(entry))
+            dict.fromkeys(problem for entry in entries if entry.op not in LEFT_OUT for problem in _corners(entry))
         )
         yield f"corners of {name}", [_one(problem, padding=True) for problem in corners]
     yield "drawn", [_one(problem, padding=True) for problem in _drawn(DRAWN)]

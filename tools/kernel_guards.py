@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from source_changes import FALSE, NONE, TRUE, Instead, Without
+from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
 
 HOOK, KERNELS = "tests/hook/test_hook.py::", "tests/hook/test_guards.py::"
 TIMED = "tests/hook/test_timed_options.py::"
@@ -17,6 +17,7 @@ ATTENTION = "tests/hook/test_attention.py::"
 GENERATED = "tests/hook/test_generated.py::"
 SPLITS = "tests/hook/test_split_reductions.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
+JOINED = "tests/hook/test_joined.py::"
 SCALED = "tests/hook/test_scaled_mm.py::"
 INT8 = "tests/hook/test_int_mm.py::"
 CHANGES, TRANSIENT = "tests/hook/test_snapshot.py::", "tests/hook/test_transient.py::"
@@ -56,9 +57,9 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_reduced_precision_reduction",
             TIMED + "test_kernels_add_up_in_float32",
         ),
-        "tf32": ("_allows_tf32", TRUE, KERNELS + "test_precision_switches", TIMED + "test_tf32_wherever_it_is_allowed"),
+        "tf32": ("allows_tf32", TRUE, KERNELS + "test_precision_switches", TIMED + "test_tf32_wherever_it_is_allowed"),
         "settings-of-timings": (
-            "_require_settings_of_timings",
+            "require_settings_of_timings",
             NONE,
             TIMED + "test_accumulation_in_float16",
             TIMED + "test_tritons_own_precision",
@@ -158,7 +159,26 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
     },
+    "diode_lut.hook.joined": {
+        "joined-a": ("_identity", Instead("lambda argument: 0"), JOINED + "test_others_stay_apart"),
+        "joined-b": ("_are_ready", TRUE, JOINED + "test_others_stay_apart"),
+        "joined-bias": ("_product", Without("bias"), JOINED + "test_others_stay_apart"),
+        "joined-factors": ("_product", Without("kwargs"), JOINED + "test_others_stay_apart"),
+        "joined-concatenation": ("is_concatenated", FALSE, JOINED + "test_others_stay_apart"),
+        "joined-padding": ("unpadded", NONE, JOINED + "test_padded_operands_stay_apart"),
+        "joined-sizes-change": ("_product", Without("numbers"), JOINED + "test_sizes_that_may_change_stay_apart"),
+        "joined-in-place": ("_writes", FALSE, JOINED + "test_nothing_moves_over_what_is_written_in_place"),
+        "joined-epilogues": ("may_be_followed", FALSE, JOINED + "test_many_rows_keep_their_epilogues"),
+        "joined-settings": ("require_templates", NONE, JOINED + "test_inductors_settings_win"),
+        "joined-cpp": ("join", Without("cpp_wrapper"), JOINED + "test_inductors_settings_win"),
+        "joined-verify": ("join", Without("policy"), JOINED + "test_our_settings_win"),
+        "joined-off": ("in_force", TRUE, JOINED + "test_our_settings_win"),
+        "joined-room": ("require_fit", NONE, JOINED + "test_config_that_cannot_run_is_skipped"),
+        "joined-precision": ("require_settings_of_timings", NONE, JOINED + "test_precision_of_timings"),
+        "joined-errors": ("leave", RAISES, JOINED + "test_a_kernel_that_fails_leaves_them_apart"),
+    },
     "diode_lut.hook.epilogues": {
+        "joined-alone": ("speedup_by_fusion", Without("ALONE"), JOINED + "test_nothing_is_fused"),
         "parts-that-are-aligned": (
             "is_written_in_rows",
             TRUE,

@@ -20,6 +20,7 @@ from diode_lut.problem import (
     ATTENTION,
     GEMMS,
     GENERATED,
+    JOINED,
     MAX_SIZE,
     NO_EPILOGUE,
     OF_BYTES,
@@ -56,6 +57,9 @@ A smaller gain may be none between them. Where a fifth of 3,856 problems of real
 rows for Triton kernels answered for 166 of these, and one was slower than ``aten`` by over 3 %. Without this it was 18
 of 308, by up to 50 %. With half the reach instead, it was 4 of 186, by up to 21 %.
 """
+
+BY_RANGES = (*GENERATED, *JOINED)
+"""The ops with rows that are good on average for ranges of sizes."""
 
 
 class Pruning(NamedTuple):
@@ -160,7 +164,7 @@ def build(
     columns, kernels = Columns(MAX_PROBLEMS), list[Record]()
     for record in records:
         columns.add(record)
-        if record.problem.op in GENERATED and record.times:
+        if record.problem.op in BY_RANGES and record.times:
             kernels.append(record)
     measurements = columns.combined()
     if not measurements.problems:
@@ -217,12 +221,12 @@ def _answering(
 ) -> dict[Entry, list[int]]:
     """Return the built rows with the numbers of the problems for which each answers, without those that have none.
 
-    Generated kernels are left out: their rows are good on average, not for each problem.
+    Generated kernels and joined matmuls are left out: their rows are good on average, not for each problem.
     """
     table = Table(hardware, [*kept, *_without(built, kept)])
     answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):
-        if problem.op in GENERATED:
+        if problem.op in BY_RANGES:
             continue
         entry = table.lookup(problem)
         assert entry is not None, f"no row for {problem}"
@@ -320,7 +324,7 @@ def _entries(
     narrow, wide = [], []
     for (kind, _), numbers in numbers_of.items():
         op, epilogue = problems[numbers[0]].op, problems[numbers[0]].epilogue
-        if op in GENERATED:
+        if op in BY_RANGES:
             continue
         group = RowGroup(numbers, sizes, times, shared)
         parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]

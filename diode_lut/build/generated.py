@@ -1,10 +1,12 @@
-"""Rows for the kernels that Inductor generates: ranges of sizes in which one config loses least.
+"""Rows for generated kernels and joined matmuls: ranges of sizes in which one config loses least.
 
 Models seldom share such kernels, so rows are made for ranges of sizes. The problems of a variant are divided at a power
 of two, where this saves most time, again and again until no division saves enough. A row covers the measured sizes of
 its part, up to the next power of two: beyond, its config may take several times as long as Inductor's. Smaller flat
 kernels are covered too, because they take little time whatever their config. A single problem on which another config
 is clearly faster has a row of its own.
+
+Joined matmuls were measured at sizes further apart: their rows go on to the next measured size.
 
 A form of reduction that was not measured has the config that a regression expects to lose least, without a gain.
 """
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 from diode_lut.hardware import Hardware
 from diode_lut.model.generated import KernelModel, Times, fit_kernels
-from diode_lut.problem import MAX_SIZE, OP_SIZES, SPLIT, Problem
+from diode_lut.problem import JOINED, MAX_SIZE, OP_SIZES, SPLIT, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -40,12 +42,18 @@ LEAST_SHARE = 0.95
 """Minimum share of a part's problems that were measured with its config. Kernels differ more than their problems tell,
 so a config that few were measured with may take several times as long with the others."""
 
+LEAST_SHARE_JOINED = 0.8
+"""The same of joined matmuls, whose time follows from their sizes."""
+
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
 
 OF_FUSIONS = 0.1
 """Minimum mean loss that another split of a reduction saves than Inductor's, because a split also decides what is fused
 with the reduction. With 0.03, a training step of a Llama took 0.7 % longer."""
+
+OF_JOINED = 0.05
+"""The same of joined matmuls, into which nothing is fused, and of which few sizes were measured."""
 
 CLEARLY_FASTER = 0.02
 """Minimum mean loss that a row for a single problem saves."""
@@ -64,6 +72,7 @@ class _Kernels(NamedTuple):
     sizes: Mapping[str, npt.NDArray[np.int64]]
     configs: Sequence[Config]
     losses: Losses
+    share: float = LEAST_SHARE
 
     def form(self, config: Config) -> str:
         """Return the config's template. All configs of a split have one form."""
@@ -82,7 +91,7 @@ class _Kernels(NamedTuple):
         for places in by_form.values():
             own = losses[~np.isnan(losses[:, places]).all(axis=1)][:, places]
             if len(own):
-                means = _means(own)
+                means = _means(own, self.share)
                 best = int(means.argmin())
                 found.append((len(own), places[best], float(means[best]) * len(own)))
         return [(place, loss) for _, place, loss in sorted(found, key=lambda each: -each[0])]
@@ -92,7 +101,7 @@ class _Kernels(NamedTuple):
         return sum(loss for _, loss in self.bests(numbers))
 
 
-def _means(losses: Losses, share: float = LEAST_SHARE) -> Losses:
+def _means(losses: Losses, share: float) -> Losses:
     """Return each config's mean loss, infinite for a config that was measured on less than a share of the problems."""
     known = ~np.isnan(losses)
     counts = known.sum(axis=0)
@@ -102,29 +111,31 @@ def _means(losses: Losses, share: float = LEAST_SHARE) -> Losses:
 
 
 def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
-    """Return the rows for generated kernels, by problems with each config's time.
+    """Return the rows for generated kernels and joined matmuls, by problems with each config's time.
 
     Each problem counts for itself, as the kernels of a problem differ.
     """
     by_kind: defaultdict[tuple[object, ...], list[tuple[Problem, Mapping[Config, float]]]] = defaultdict(list)
     for problem, times in sorted(measured, key=lambda each: (each[0], sorted(each[1].items()))):
         by_kind[problem.kind].append((problem, times))
-    expected = fit_kernels(measured, hardware)
+    expected = fit_kernels([each for each in measured if each[0].op not in JOINED], hardware)
     rows: list[Entry] = []
-    for of_kind in by_kind.values():
-        rows += kernel_rows([problem for problem, _ in of_kind], [times for _, times in of_kind], expected)
+    for (op, *_), of_kind in by_kind.items():
+        model = None if op in JOINED else expected
+        rows += kernel_rows([problem for problem, _ in of_kind], [times for _, times in of_kind], model)
     return rows
 
 
 def kernel_rows(
     problems: Sequence[Problem], times: Sequence[Mapping[Config, float]], expected: KernelModel | None = None
 ) -> list[Entry]:
-    """Return the rows for the problems of one op and variant. ``times`` has each config's time on each problem.
+    """Return the rows for the problems of one kind. ``times`` has each config's time on each problem.
 
     A form that was not measured has the config that is expected to lose least.
     """
-    op, variant = problems[0].op, problems[0].variant
-    configs = sorted({config for each in times for config in each if config != DEFAULT or op == SPLIT})
+    op, dtype, layout, align, _, variant = problems[0].kind
+    with_default, margin = op in (SPLIT, *JOINED), OF_JOINED if op in JOINED else OF_FUSIONS
+    configs = sorted({config for each in times for config in each if config != DEFAULT or with_default})
     losses = np.full((len(problems), len(configs)), np.nan)
     gains = losses.copy()
     for number, of_problem in enumerate(times):
@@ -132,12 +143,14 @@ def kernel_rows(
         for place, config in enumerate(configs):
             if config in of_problem:
                 losses[number, place] = min(np.log(of_problem[config] / best), WORST_LOSS)
-                losses[number, place] -= OF_FUSIONS if config == DEFAULT else 0
+                losses[number, place] -= margin if config == DEFAULT else 0
                 gains[number, place] = np.log(of_problem.get(DEFAULT, np.nan) / of_problem[config])
     anything = Entry(op, None, None, None, None, None, None, None, candidates=(), variant=variant)
+    if op in JOINED:
+        anything = anything._replace(dtype=dtype, layout=layout, align=align)
     names = [name for name in OP_SIZES[op] if (name, variant) != ("y", "flat")]
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in names}
-    measured = _Kernels(sizes, configs, losses)
+    measured = _Kernels(sizes, configs, losses, LEAST_SHARE_JOINED if op in JOINED else LEAST_SHARE)
     rows: list[Entry] = []
     for part in _divided(measured, _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))):
         chosen = list(_chosen(measured, part.numbers))
@@ -145,7 +158,8 @@ def kernel_rows(
         ranges: dict[str, Any] = {}
         for name, (low, high) in part.ranges.items():
             powers = [(int(size) - 1).bit_length() for size in np.unique(sizes[name][part.numbers])]
-            low = low if (variant, name) == ("flat", "x") else max(low, (1 << powers[0]) // 2 + 1)
+            ends_before = (variant, name) == ("flat", "x") or (op in JOINED and (low > 1 or name == "m"))
+            low = low if ends_before else max(low, (1 << powers[0]) // 2 + 1)
             ranges[name] = low, min(high, 1 << powers[-1])
         row = anything._replace(candidates=candidates, problems=len(part.numbers), **ranges)
         rows += [
@@ -236,7 +250,7 @@ def _chosen(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> Iterator[int]:
     order = _forms(measured, numbers)
     yield from order
     last = measured.configs[order[-1]]
-    means = _means(measured.losses[numbers])
+    means = _means(measured.losses[numbers], measured.share)
     smaller = [
         place
         for place, config in enumerate(measured.configs)

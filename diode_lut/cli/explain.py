@@ -34,6 +34,7 @@ from diode_lut.problem import (
     DOMAINS,
     GENERATED,
     GROUPED,
+    JOINED,
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
@@ -113,7 +114,8 @@ _GENERAL = ("hardware", "table", "chooser", "form")
     metavar="VARIANT",
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
-    "causal or computed-score-captured. Of a generated kernel: how it reads, such as inner or tiled-x.",
+    "causal or computed-score-captured. Of a generated kernel: how it reads, such as inner or tiled-x. Of "
+    "joined matmuls: two, three or swiglu.",
 )
 @click.option("--heads", "h", type=SIZE, default=1, help="Query heads of attention.")
 @click.option("--group", "g", type=SIZE, default=1, help="Those that share keys and values.")
@@ -232,7 +234,7 @@ def _checked(axis: Axis, op: str, count: int) -> Axis:
     """Return the axis. BadParameter if sizes of the op may not change, or not this one, or if there are more axes."""
     if count > 1:
         reason = "one size at a time"
-    elif op in (*ATTENTION, *GROUPED, *SCALED):
+    elif op in (*ATTENTION, *GROUPED, *JOINED, *SCALED):
         reason = f"where sizes of {op} may change, Inductor decides alone"
     elif axis.fields[0] not in OP_SIZES[op]:
         reason = f"{op} has no size {axis.fields[0]}"

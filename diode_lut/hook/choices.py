@@ -137,7 +137,7 @@ def build_choice(
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     # Inductor must consider some Triton kernel for this matmul on a GPU with enough SMs
-    _require_settings_of_timings(inputs.dtype())
+    require_settings_of_timings(inputs.dtype())
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
     if op in BATCHED and not splits_large_batches() and not _batch_fits_grid(inputs):
@@ -156,7 +156,7 @@ _MAX_GRID_Y = 65535
 """The limit of CUDA and of ROCm on the second dimension of a launch."""
 
 
-def _require_settings_of_timings(dtype: torch.dtype) -> None:
+def require_settings_of_timings(dtype: torch.dtype) -> None:
     """Raise CannotRun if settings have kernels, or the library, compute otherwise than they are timed."""
     taken = snapshot()
     if dtype == torch.float16 and taken.matmul.float16_accumulation:
@@ -164,11 +164,11 @@ def _require_settings_of_timings(dtype: torch.dtype) -> None:
     if dtype == torch.float32 and not taken.has_present_settings():
         taken.answered = False
         raise CannotRun("the precision of float32 matmuls has changed since the compile began")
-    if dtype == torch.float32 and taken.matmul.triton not in ("", "tf32" if _allows_tf32(dtype) else "ieee"):
+    if dtype == torch.float32 and taken.matmul.triton not in ("", "tf32" if allows_tf32(dtype) else "ieee"):
         raise CannotRun(f"with TRITON_F32_DEFAULT={taken.matmul.triton} Triton multiplies float32 otherwise than timed")
 
 
-def _allows_tf32(dtype: torch.dtype) -> bool:
+def allows_tf32(dtype: torch.dtype) -> bool:
     """Return whether kernels of the type use TF32: wherever it is allowed, as ``tf32`` problems are timed."""
     return dtype == torch.float32 and snapshot().float32("cuda") == "tf32"
 
@@ -262,7 +262,7 @@ def _triton(
     if device.triton == "hip":
         heuristic.triton_config = partial(_as_written, config, heuristic.triton_config)
     heuristic._get_config_generator = lambda: partial(heuristic.preprocess_mm_configs, configs=[gemm])
-    extra, tf32 = heuristic.get_extra_kwargs(inputs, op), _allows_tf32(inputs.dtype())
+    extra, tf32 = heuristic.get_extra_kwargs(inputs, op), allows_tf32(inputs.dtype())
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):

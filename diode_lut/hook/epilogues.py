@@ -90,6 +90,9 @@ def is_concatenated(node: Node | None) -> bool:
     return True
 
 
+ALONE = "_diode_lut_alone"
+"""The attribute of a template's buffer into which nothing is fused."""
+
 _COSTS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
     **dict.fromkeys(("tanh", "pow", "asinh", "acosh", "atanh", "sinh", "cosh", "tan", "asin", "acos", "atan"), 2.5),
@@ -384,6 +387,8 @@ def speedup_by_fusion(
     ours: bool | None = None
     try:
         buffer = next((node.get_template_node() for node in (node1, node2) if node.is_template()), None)
+        if hasattr(buffer, ALONE):
+            ours = False
         if isinstance(buffer, _Buffer):
             followers = [node for node in (*node1.get_nodes(), *node2.get_nodes()) if node.node is not buffer]
             writes = (dep for node in followers for dep in node.read_writes.writes)

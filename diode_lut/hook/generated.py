@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -135,7 +135,9 @@ class _AtLeastTwo(FixedTritonConfig):
         return 2 if item in ("XBLOCK", "YBLOCK") and value == 1 else value
 
 
-def _problem_of(features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Any) -> Problem:
+def _problem_of(
+    features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Callable[[Any], int]
+) -> Problem:
     """Return the problem of a kernel. ``value`` returns the number of a size."""
 
     def size(number: Any) -> int:

@@ -108,6 +108,12 @@ PATCHES = (
         same_parameters=True,
     ),
     Patch(
+        *("torch._inductor.fx_passes.post_grad", "reinplace_inplaceable_ops", f"{_HERE}:reinplace_inplaceable_ops"),
+        "matmuls are joined before anything is changed in place, and the one slot for such a pass on a GPU may be "
+        "another library's",
+        same_parameters=True,
+    ),
+    Patch(
         *(
             "torch._inductor.ir",
             "ConcatKernel.can_realize_into_without_copy",
@@ -496,6 +502,17 @@ def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any,
         leave(f"padding {op}", error)
         answered = None
     return benchmark(match, mat1, mat2, op, input) if answered is None else answered
+
+
+def reinplace_inplaceable_ops(reinplace: Callable[..., None], fake_tensor_updater: Any, graph: Any) -> None:
+    """Join matmuls with the same A, before Inductor changes tensors in place."""
+    try:
+        from diode_lut.hook.joined import join
+
+        join(graph)
+    except Exception as error:
+        leave("joined matmuls", error)
+    reinplace(fake_tensor_updater, graph)
 
 
 def get_inductor_factors(factors: Callable[..., list[Any]], *arguments: Any, **named: Any) -> list[Any]:

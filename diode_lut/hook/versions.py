@@ -138,6 +138,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "triton_grouped_mm": {name: _TRITON_KWARGS[name] for name in TEMPLATES["triton_grouped_mm"].names},
     "cpp_gemm": {},
     "default": {},
+    "triton_joined_mm": _TRITON_KWARGS,
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
     **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
     "in_parts": {},
@@ -162,13 +163,16 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "decompose_k": {"mm": ("decompose_k",)},
     "cpp_gemm": {},
-    **{template: {} for template in ("default", *FLEX, "triton_grouped_mm", *_GENERATED, "in_parts")},
+    **{
+        template: {}
+        for template in ("default", *FLEX, "triton_grouped_mm", "triton_joined_mm", *_GENERATED, "in_parts")
+    },
 }
 """The uids of a template for each op that it can compute. The first is the usual uid.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
 Attention has none, because the handler is asked for configs, and generated kernels have none, because it is asked for
-arguments. About a grouped matmul it is not asked.
+arguments. About a grouped matmul it is not asked, and matmuls are joined before.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {

@@ -31,7 +31,7 @@ from diode_lut.measure.tasks import (
     make_shards,
     measure_tasks,
 )
-from diode_lut.problem import GENERATED, Problem
+from diode_lut.problem import GENERATED, JOINED, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
 from diode_lut.templates.config import baseline
@@ -190,6 +190,8 @@ def _outcomes(
         if task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
             reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
             yield Outcome(task.problem, "skipped", reason=reason)
+        elif task.problem.op in JOINED:
+            yield Outcome(task.problem, "skipped", reason="nothing measures joined matmuls")
         elif task.problem not in present:
             missing.append(task)
     for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):

@@ -10,13 +10,24 @@ from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
 from diode_lut.hardware import Architecture
-from diode_lut.problem import ATTENTION, GENERATED, GROUPED, ITEMSIZES, MATMULS, ROW_BYTES, Problem, contiguous_align
+from diode_lut.problem import (
+    ATTENTION,
+    GENERATED,
+    GROUPED,
+    ITEMSIZES,
+    JOINED,
+    MATMULS,
+    ROW_BYTES,
+    Problem,
+    contiguous_align,
+)
 from diode_lut.templates.flex_attention import (
     TRITON_FLEX_ATTENTION,
     TRITON_FLEX_ATTENTION_BACKWARD,
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE, SPLIT_REDUCTION
+from diode_lut.templates.joined_mm import TRITON_JOINED_MM
 from diode_lut.templates.template import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY, PAD, Template, Tiles
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
@@ -26,7 +37,7 @@ TEMPLATES: dict[str, Template] = {
         LIBRARY,
         *(TRITON_MM, TRITON_BMM, TRITON_MM_PERSISTENT_TMA, DECOMPOSE_K, CPP_GEMM),
         *(DEFAULT_CONFIG, TRITON_FLEX_ATTENTION, TRITON_FLEX_ATTENTION_BACKWARD, TRITON_FLEX_DECODING),
-        TRITON_GROUPED_MM,
+        *(TRITON_GROUPED_MM, TRITON_JOINED_MM),
         *(POINTWISE, LOOPED_REDUCTION, PERSISTENT_REDUCTION, SPLIT_REDUCTION),
     )
 }
@@ -49,7 +60,7 @@ def pointer_gemm(op: str) -> str:
 
 def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
     """Return the names of an architecture's templates for ops such as this one. Without an op, they are for GEMMs."""
-    like = next((ops for ops in (ATTENTION, GROUPED, GENERATED) if op in ops), MATMULS)
+    like = next((ops for ops in (ATTENTION, GROUPED, JOINED, GENERATED) if op in ops), MATMULS)
     return [
         name
         for name, template in TEMPLATES.items()
@@ -163,7 +174,8 @@ ATEN = Config("aten")
 """The kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
 
 DEFAULT = Config("default")
-"""Inductor's own config for attention, and the first that it would try for a generated kernel."""
+"""Inductor's own config for attention, and the first that it would try for a generated kernel. Matmuls that could be
+joined stay apart."""
 
 BASELINES = (ATEN, DEFAULT)
 """The configs with which others are compared."""

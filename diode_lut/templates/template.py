@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from diode_lut.hardware import Architecture, Hardware
-from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, Problem, Scaling
+from diode_lut.problem import ATTENTION, GENERATED, GROUPED, JOINED, MATMULS, Problem, Scaling
 
 Params = tuple[int, ...]
 """The values of a template's tunables, in the order of its ``parameters``."""
@@ -335,7 +335,7 @@ LIBRARY = Library("aten", (*MATMULS, *GROUPED), (PAD,), "The library that PyTorc
 
 @dataclass(frozen=True)
 class Default(Template):
-    """Inductor's own choice, with which attention and generated kernels are compared."""
+    """Inductor's own choice, with which attention, joined matmuls and generated kernels are compared."""
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         yield ()
@@ -343,8 +343,9 @@ class Default(Template):
 
 DEFAULT_CONFIG = Default(
     "default",
-    (*ATTENTION, *GENERATED),
-    about="The config that Inductor takes for flex attention, or tries first for a kernel that it generates.",
+    (*ATTENTION, *JOINED, *GENERATED),
+    about="The config that Inductor takes for flex attention, or tries first for a kernel that it generates. Matmuls "
+    "that could be joined stay apart.",
 )
 
 

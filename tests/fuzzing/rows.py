@@ -73,6 +73,11 @@ def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
         low = random.choice([1, 16, 64])
         configs = _graph_configs(random, "mm", sizes)
         rows.append({"op": random.choice(["mm", "addmm"]), dim: [low, 4 * low], "configs": configs})
+    if random.random() < 0.7:  # matmuls with the same A
+        pointers = [config for config in _graph_configs(random, "mm", sizes) if config["template"] == "triton_mm"]
+        required = TEMPLATES["triton_joined_mm"].names
+        joined = [{name: config[name] for name in required} | {"template": "triton_joined_mm"} for config in pointers]
+        rows += [{"op": "joined_mm", "configs": joined}] if joined else []
     return rows
 
 

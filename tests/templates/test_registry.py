@@ -24,11 +24,14 @@ def test_each_architecture_has_its_templates() -> None:
     sm_90 = templates_for(architecture("sm_90"))
     attention = templates_for(architecture("sm_90"), "flex_decoding")
     grouped = templates_for(architecture("sm_90"), "grouped_mm")
+    joined = templates_for(architecture("sm_90"), "joined_mm")
     generated = templates_for(architecture("sm_90"), "reduction")
-    assert set(sm_90) | set(attention) | set(grouped) | set(generated) == set(TEMPLATES) - {"cpp_gemm"}
+    assert {*sm_90, *attention, *grouped, *joined, *generated} == set(TEMPLATES) - {"cpp_gemm"}
     assert set(sm_90).isdisjoint(attention)
     assert grouped == ["aten", "triton_grouped_mm"]
     assert templates_for(architecture("sm_89"), "grouped_mm") == ["aten"]
+    assert joined == ["default", "triton_joined_mm"]
+    assert templates_for(architecture("gfx942"), "joined_mm") == ["default"]
     assert templates_for(architecture("cpu-avx512"), "flex_attention") == []
     assert set(templates_for(architecture("sm_89"))) == set(sm_90) - {"triton_mm_persistent_tma"}
     assert templates_for(architecture("cpu-avx512")) == ["aten", "cpp_gemm"]

@@ -1,0 +1,351 @@
+"""Join matmuls with the same A: two or three B are read by one kernel, where they are.
+
+A pass over each graph, after all of Inductor's that leave it functional, finds such matmuls, asks the tables about each
+group, and puts a node in their place if a row names a kernel. Lowered, this node is that kernel. The kernel writes each
+result into a tensor of its own, as if the matmuls were apart, so that nothing else in the graph changes.
+``silu(gate) * up`` is computed in the kernel, and nothing else is fused into it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor import ir
+from torch._inductor.lowering import empty_strided, lowerings
+from torch._inductor.select_algorithm import TritonTemplateCaller, realize_inputs
+from torch._inductor.virtualized import V
+from torch.fx import Graph, Node
+
+from diode_lut.decide.sources import Decision
+from diode_lut.hook.choices import (
+    allows_tf32,
+    fix_layout,
+    in_force,
+    is_on,
+    require_fit,
+    require_settings_of_timings,
+    require_templates,
+)
+from diode_lut.hook.epilogues import ALONE, is_concatenated, may_be_followed
+from diode_lut.hook.joined_kernel import joined_template
+from diode_lut.hook.problems import problem_of_tensors, tensors_of, unpadded
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
+from diode_lut.hook.switch import leave
+from diode_lut.hook.versions import KWARGS
+from diode_lut.problem import JOINED, PRODUCTS, Problem
+from diode_lut.templates.config import DEFAULT, Config
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+_OPS: dict[Any, str] = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
+
+_RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+_VIEWS = _RESHAPES | {
+    *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim),
+    *(aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default),
+}
+_CONVERT = prims.convert_element_type.default
+_MOVABLE = _VIEWS | {_CONVERT}
+"""Ops that compute the same wherever they stand after their input."""
+
+_FEW_ROWS = 64
+"""With more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it."""
+
+
+class _Product(NamedTuple):
+    """A matmul in the graph, and its operands."""
+
+    node: Node
+    a: Node
+    b: Node
+    bias: Node | None
+    problem: Problem
+
+    @property
+    def op(self) -> str:
+        return "mm" if self.bias is None else "addmm"
+
+
+class _Group(NamedTuple):
+    """Matmuls with the same A, their problem together, and for ``swiglu`` the node with the result."""
+
+    problem: Problem
+    products: tuple[_Product, ...]
+    result: Node | None = None
+
+
+def join(graph: Graph) -> None:
+    """Put a node in the place of each group of matmuls for which a row names a kernel."""
+    now = None if torch.version.hip else in_force()
+    if now is None or now.settings.policy == "verify" or is_on("triton.native_matmul"):
+        return
+    if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper"):
+        return
+    places = {node: place for place, node in enumerate(graph.nodes)}
+    for products in list(_with_the_same_a(graph)):
+        for group in _groups(products, places):
+            config = _chosen(now, group)
+            if config is not None:
+                _replace(graph, group, config)
+
+
+def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
+    """Yield the matmuls with the same A. Between them, nothing writes into a tensor."""
+    found: dict[Any, list[_Product]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op == "call_function" and (node.is_impure() or _writes(node)):
+            yield from found.values()
+            found = defaultdict(list)
+        product = _product(node)
+        if product is not None:
+            where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
+            found[_identity(product.a), where, product.problem._replace(op="", n=1)].append(product)
+    yield from found.values()
+
+
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _identity(argument: Any) -> Any:
+    """Return a value that is equal for what is computed alike: each projection may have a view of its own."""
+    if isinstance(argument, Node):
+        if argument.op == "call_function" and argument.target in _MOVABLE:
+            return argument.target, _identity(argument.args), _identity(tuple(argument.kwargs.items()))
+        return argument
+    return tuple(map(_identity, argument)) if isinstance(argument, (list, tuple)) else argument
+
+
+def _product(node: Node) -> _Product | None:
+    """Return the matmul of a node on a GPU, if tables know such, its sizes cannot change, and it is not padded."""
+    op = _OPS.get(node.target)
+    if op is None:
+        return None
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
+        return None
+    tensors = tensors_of(node, op)
+    if tensors is None or tensors[0].device.type != "cuda" or len({each.device for each in tensors}) > 1:
+        return None
+    a, b, *biases = tensors
+    numbers = (*a.shape, *a.stride(), *b.shape, *b.stride())
+    if not all(isinstance(number, int) for number in numbers):
+        return None
+    for bias in biases:
+        if bias.shape != (b.shape[1],) or bias.stride() != (1,):
+            return None
+    problem = problem_of_tensors(op, *tensors)
+    if problem is None or unpadded(node, op) is not None or is_concatenated(node):
+        return None
+    *bias_node, a_node, b_node = node.args
+    return _Product(node, a_node, b_node, bias_node[0] if bias_node else None, problem)  # type: ignore[arg-type]
+
+
+def _groups(products: Sequence[_Product], places: dict[Node, int]) -> Iterator[_Group]:
+    """Yield the groups: pairs for ``silu(gate) * up``, and up to three of the others.
+
+    All that a kernel reads must be there before the first of its matmuls. So none depends on another.
+    """
+    left = {product.node: product for product in products}
+    for gate in products:
+        for up in products:
+            result = _swiglu(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
+            if result is not None and _are_ready((gate, up), places):
+                yield _Group(_together((gate, up), "swiglu"), (gate, up), result)
+                del left[gate.node], left[up.node]
+    for variant in ("three", "two"):
+        others = tuple(left.values())[: PRODUCTS[variant]]
+        if len(others) == PRODUCTS[variant] and _are_ready(others, places):
+            if others[0].problem.m <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
+                yield _Group(_together(others, variant), others)
+            return
+
+
+def _together(products: Sequence[_Product], variant: str) -> Problem:
+    one = products[0].problem
+    return one._replace(op=JOINED[0], n=sum(product.problem.n for product in products), variant=variant)
+
+
+def _are_ready(products: Sequence[_Product], places: dict[Node, int]) -> bool:
+    first = min(places[product.node] for product in products)
+    read = [each for product in products for each in (product.a, product.b, product.bias) if each is not None]
+    return all(places[_origin(each)] < first for each in read)
+
+
+def _origin(node: Node) -> Node:
+    """Return the node of which this one is computed by movable ops alone."""
+    while node.op == "call_function" and node.target in _MOVABLE and len(node.all_input_nodes) == 1:
+        (node,) = node.all_input_nodes
+    return node
+
+
+def _swiglu(gate: Node, up: Node) -> Node | None:
+    """Return the node with ``silu(gate) * up``, if nothing else reads any step of it.
+
+    Inductor makes ``x / (1 + exp(-x))`` of ``silu(x)``, in float32.
+    """
+    value = gate.meta["val"]
+    inside: set[Node] = {gate, up}
+
+    def bare(node: Any) -> Any:
+        while isinstance(node, Node) and node.op == "call_function":
+            if node.target in _RESHAPES or (node.target is _CONVERT and node.args[1] in (torch.float32, value.dtype)):
+                inside.add(node)
+                node = node.args[0]
+            else:
+                break
+        return node
+
+    def operands(node: Any, target: Any) -> tuple[Any, ...]:
+        if not isinstance(node, Node) or node.target is not target or node.kwargs:
+            return (None, None)
+        inside.add(node)
+        return (*node.args, None)[:2]
+
+    for result in _ends(up):
+        for side in (0, 1):
+            inside = {gate, up}
+            factors = operands(result, aten.mul.Tensor)
+            above, below = operands(bare(factors[side]), aten.div.Tensor)
+            power, one = operands(bare(below), aten.add.Tensor)
+            negative, _ = operands(bare(power), aten.exp.default)
+            source, _ = operands(bare(negative), aten.neg.default)
+            found = one == 1 and bare(above) is bare(source) is gate and bare(factors[1 - side]) is up
+            shape, last = result.meta["val"].shape, value.shape[1]
+            alike = result.meta["val"].dtype == value.dtype and shape[-1] == last and shape.numel() == value.numel()
+            if found and alike and all(user in inside for node in inside if node is not result for user in node.users):
+                return result
+    return None
+
+
+def _ends(up: Node) -> Iterator[Node]:
+    """Yield the products of elements that read the result of a matmul."""
+    for user in up.users:
+        if user.target is aten.mul.Tensor:
+            yield user
+        elif user.target in _RESHAPES or user.target is _CONVERT:
+            yield from _ends(user)
+
+
+def _chosen(now: InductorSnapshot, group: _Group) -> Config | None:
+    """Return the config of the tables that can run, after a record, or None if the matmuls stay apart."""
+    result = group.products[0].node.meta["val"]
+    decision: Decision = now.answers(group.problem, result.device, padding=False).decision
+
+    def check(config: Config) -> None:
+        if config == DEFAULT:
+            return
+        if group.problem.op not in config.kernel.ops:
+            raise CannotRun(f"{config.template} is not for {group.problem.op}")
+        require_settings_of_timings(result.dtype)
+        require_templates(ir.FixedLayout(result.device, result.dtype, list(result.shape), list(result.stride())))
+        require_fit(config, group.problem, result.device)
+
+    config, _ = next(tried(decision, check), (DEFAULT, None))
+    if config == DEFAULT:
+        return None
+    now.record_fusion(decision, config)
+    return config
+
+
+def _replace(graph: Graph, group: _Group, config: Config) -> None:
+    """Put a node in the place of the matmuls, or of all that becomes of ``silu(gate) * up``."""
+    first = min(product.node for product in group.products)
+    read = [(product.a, product.b, product.bias) for product in group.products]
+    a, bs, biases = read[0][0], [b for _, b, _ in read], [bias for *_, bias in read]
+    for node in (a, *bs, *(bias for bias in biases if bias is not None)):
+        _move_before(first, node)
+    with graph.inserting_before(first):
+        joined = graph.call_function(lower_joined, (a, bs, biases, group.problem.variant, str(config)))
+        joined.meta.update({name: value for name, value in first.meta.items() if name != "tensor_meta"})
+        if group.result is None:
+            joined.meta["val"] = [product.node.meta["val"] for product in group.products]
+            parts = [graph.call_function(operator.getitem, (joined, i)) for i in range(len(group.products))]
+    if group.result is None:
+        for product, part in zip(group.products, parts, strict=True):
+            part.meta.update(product.node.meta)
+            product.node.replace_all_uses_with(part)
+            graph.erase_node(product.node)
+        return
+    with graph.inserting_before(group.result):
+        shaped = graph.call_function(aten.reshape.default, (joined, list(group.result.meta["val"].shape)))
+    shaped.meta.update(group.result.meta)
+    group.result.replace_all_uses_with(shaped)
+    unread = [group.result]
+    while unread:
+        node = unread.pop()
+        inputs = node.all_input_nodes
+        graph.erase_node(node)
+        unread += [each for each in inputs if not each.users and each.op == "call_function"]
+
+
+def _move_before(place: Node, node: Node) -> None:
+    """Move a node, and the movable ones that it is computed of, to a place, unless they stand before it."""
+    chain = [node]
+    while chain[-1] is not _origin(node):
+        chain += chain[-1].all_input_nodes
+    for each in reversed(chain[:-1]):
+        if not each < place:
+            place.prepend(each)
+
+
+def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: str) -> Any:
+    """Lower a node to the kernel of a config, or if that fails to the matmuls as they were."""
+    try:
+        return _lowered(a, bs, biases, variant, Config.parse(config))
+    except Exception as error:
+        leave("joined matmuls", error)
+    apart = [
+        lowerings[aten.mm](a, b) if bias is None else lowerings[aten.addmm](bias, a, b)
+        for b, bias in zip(bs, biases, strict=True)
+    ]
+    if variant != "swiglu":
+        return apart
+    dtype = a.get_dtype()
+    gate, up = (lowerings[_CONVERT](each, torch.float32) for each in apart)
+    below = lowerings[aten.add](lowerings[aten.exp](lowerings[aten.neg](gate)), 1)
+    return lowerings[_CONVERT](lowerings[aten.mul](lowerings[aten.div](gate, below), up), dtype)
+
+
+lower_joined._inductor_lowering_function = True  # type: ignore[attr-defined]  # Inductor calls it with its own nodes
+
+
+def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: Config) -> Any:
+    gated, count = variant == "swiglu", len(bs)
+    given = [a, *bs, *(bias for bias in biases if bias is not None)]
+    nodes = list(realize_inputs(*given))  # type: ignore[no-untyped-call]
+    for node in nodes:
+        fix_layout(node)
+    a, bs = nodes[0], nodes[1 : 1 + count]
+    m, k = map(int, a.get_size())
+    columns = [int(b.get_size()[1]) for b in bs]
+    strides = [tuple(b.get_stride()) for b in bs]
+    options: dict[str, Any] = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
+    block_n, device, dtype = options["BLOCK_N"], a.get_device(), a.get_dtype()
+    tiles = [-(-n // block_n) for n in columns]
+    options |= {
+        "COUNT": count,
+        "AT_ONCE": count if gated else 1,
+        "GATED": gated,
+        "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
+        "TILES_N": tiles[0] if gated else sum(tiles),
+        "SAME_N": len(set(columns)) == 1,
+        "SAME_STRIDES": len(set(strides)) == 1,
+        "EVEN_N": all(n % block_n == 0 for n in columns),
+        "EVEN_K": k % options["BLOCK_K"] == 0,
+        "ALLOW_TF32": allows_tf32(dtype),
+    }
+    others = [] if gated else [empty_strided([m, n], None, dtype=dtype, device=device) for n in columns[1:]]
+    template = joined_template(count, options["BIASES"], gated=gated)
+    layout = ir.FixedLayout(device, dtype, [m, columns[0]])
+    choice = template.generate((*nodes, *others), layout, mutated_inputs=others or None, **options)
+    if not isinstance(choice, TritonTemplateCaller):
+        raise CannotRun("Inductor makes no kernel of it")
+    choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
+    result = choice.output_node()  # type: ignore[no-untyped-call]
+    setattr(result.data.data, ALONE, True)
+    return result if gated else [result, *others]

@@ -1,0 +1,142 @@
+"""The Triton template of joined matmuls: the column of a program's tile says which B it reads, and which result it
+writes.
+
+It follows Inductor's template for mm. The first result is the template's, the others are inputs that it writes into.
+With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
+
+
+@SymbolicGridFn
+def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[Any, int, int]:
+    """Return the number of programs: tiles of all results."""
+    return (cdiv(m, meta["BLOCK_M"]) * meta["TILES_N"], 1, 1)
+
+
+# Variables that a branch assigns need the same type in all branches: numbers are made tensors by ``tile * 0``. Numbers
+# that are the same for all B stay constants.
+_SOURCE = """
+    M = {{size("A", 0)}}
+    K = {{size("A", 1)}}
+    pid = tl.program_id(0).to(INDEX_DTYPE)
+    grid_m = (M + BLOCK_M - 1) // BLOCK_M
+    width = GROUP_M * TILES_N
+    group_id = pid // width
+    group_size = min(grid_m - group_id * GROUP_M, GROUP_M)
+    pid_m = group_id * GROUP_M + (pid % group_size)
+    tile = (pid % width) // (group_size)
+    tl.assume(pid_m >= 0)
+    tl.assume(tile >= 0)
+{% if GATED %}
+    pid_n = tile
+{% for i in range(COUNT) %}
+    P{{i}} = B{{i}}
+    P{{i}}_k = {{stride("B" ~ i, 0)}}
+    P{{i}}_n = {{stride("B" ~ i, 1)}}
+{% endfor %}
+{% else %}
+{% set tiles = namespace(end=0) %}
+{% for i in range(COUNT) %}
+{% set first = tiles.end %}
+{% set tiles.end = first + ((size("B" ~ i, 1) | int) + BLOCK_N - 1) // BLOCK_N %}
+    {{"if tile < %d:" % tiles.end if loop.first else "else:" if loop.last else "elif tile < %d:" % tiles.end}}
+        P0 = B{{i}}
+        pid_n = tile - {{first}}
+        result = R{{[i, 1] | max}}
+{% if not SAME_N %}
+        N = tile * 0 + {{size("B" ~ i, 1)}}
+{% endif %}
+{% if not SAME_STRIDES %}
+        P0_k = tile * 0 + {{stride("B" ~ i, 0)}}
+        P0_n = tile * 0 + {{stride("B" ~ i, 1)}}
+{% endif %}
+{% if BIASES %}
+{% set biased = BIASES // 2**i % 2 %}
+        C = {{"C%d" % i if biased else "A"}}
+        has_bias = tile * 0 + {{biased}}
+{% endif %}
+{% endfor %}
+{% if SAME_STRIDES %}
+    P0_k = {{stride("B0", 0)}}
+    P0_n = {{stride("B0", 1)}}
+{% endif %}
+{% endif %}
+{% if GATED or SAME_N %}
+    N = {{size("B0", 1)}}
+{% endif %}
+    stride_am = {{stride("A", 0)}}
+    stride_ak = {{stride("A", 1)}}
+    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M).to(INDEX_DTYPE)
+    rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N).to(INDEX_DTYPE)
+    if ((stride_am == 1 and stride_ak == M) or (stride_am == K and stride_ak == 1)) and (M >= BLOCK_M and K > 1):
+        offs_a_m = tl.max_contiguous(tl.multiple_of(rm % M, BLOCK_M), BLOCK_M)
+    else:
+        offs_a_m = rm % M
+{% if EVEN_N %}
+    offs_b_n = tl.max_contiguous(tl.multiple_of(rn, BLOCK_N), BLOCK_N)
+{% else %}
+    offs_b_n = rn % N
+{% endif %}
+    offs_k = tl.arange(0, BLOCK_K).to(INDEX_DTYPE)
+{% for i in range(AT_ONCE) %}
+    acc{{i}} = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+{% endfor %}
+
+    for k_idx in range(0, tl.cdiv(K, BLOCK_K)):
+        {% if not EVEN_K %}
+        a_mask = offs_k[None, :] < (K - k_idx * BLOCK_K)
+        b_mask = offs_k[:, None] < (K - k_idx * BLOCK_K)
+        {% endif %}
+        b_k = offs_k[:, None] + (k_idx * BLOCK_K)
+        idx_m = offs_a_m[:, None]
+        idx_n = offs_k[None, :] + (k_idx * BLOCK_K)
+        {{load_input("A", "a", ("idx_m", "idx_n"), mask=None if EVEN_K else "a_mask",
+                     indent_width=8, index_shape=("BLOCK_M", "BLOCK_K"))}}
+{% for i in range(AT_ONCE) %}
+        P{{i}}_block = P{{i}} + b_k * P{{i}}_k + offs_b_n[None, :] * P{{i}}_n
+        b{{i}} = tl.load(P{{i}}_block{% if not EVEN_K %}, mask=b_mask, other=0.0{% endif %})
+        acc{{i}} += tl.dot(a, b{{i}}, allow_tf32=ALLOW_TF32, out_dtype=tl.float32)
+{% endfor %}
+
+    rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M).to(INDEX_DTYPE)
+    rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N).to(INDEX_DTYPE)
+    idx_m = rm[:, None]
+    idx_n = rn[None, :]
+    mask = (idx_m < M) & (idx_n < N)
+{% if GATED %}
+{% for i in range(COUNT) %}
+{% if BIASES // 2**i % 2 %}
+    acc{{i}} += tl.load(C{{i}} + rn, mask=rn < N, other=0.0).to(tl.float32)[None, :]
+{% endif %}
+    product{{i}} = acc{{i}}.to(P{{i}}.dtype.element_ty).to(tl.float32)
+{% endfor %}
+    value = product0 / (1 + tl.exp(-product0)) * product1
+    {{store_output(("idx_m", "idx_n"), "value", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
+{% else %}
+{% if BIASES %}
+    acc0 += tl.load(C + rn, mask=(rn < N) & (has_bias != 0), other=0.0).to(tl.float32)[None, :]
+{% endif %}
+    if tile < {{((size("B0", 1) | int) + BLOCK_N - 1) // BLOCK_N}}:
+        {{store_output(("idx_m", "idx_n"), "acc0", "mask", val_shape=("BLOCK_M", "BLOCK_N"), indent_width=8)}}
+    else:
+        tl.store(result + idx_m * N + idx_n, acc0.to(result.dtype.element_ty), mask)
+{% endif %}
+"""
+
+
+def joined_template(count: int, biases: int, *, gated: bool) -> TritonTemplate:
+    """Return the template for a number of B. ``biases`` has a bit for each B with a bias.
+
+    There is one for each list of arguments.
+    """
+    names = ["A", *(f"B{i}" for i in range(count)), *(f"C{i}" for i in range(count) if biases >> i & 1)]
+    names += [] if gated else [f"R{i}" for i in range(1, count)]
+    name = f"diode_lut_{'gated' if gated else 'joined'}_{count}_{biases}"
+    known: TritonTemplate | None = TritonTemplate.all_templates.get(name)
+    arguments = ", ".join(f'"{each}"' for each in names)
+    return known or TritonTemplate(name, joined_grid, f"{{{{def_kernel({arguments})}}}}{_SOURCE}")

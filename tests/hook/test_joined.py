@@ -1,0 +1,298 @@
+"""The pass that joins matmuls with the same A, on a CUDA device that is not there: which it joins, and which it leaves.
+
+tests/interpreter/test_joined.py compares results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor import config as inductor_config
+from torch.fx import Graph
+from torch.nn import functional
+
+import diode_lut
+from diode_lut.hook import joined
+from diode_lut.receipts import recorder
+from tests.fake_cuda import H200, Input, compile_triton, lower
+from tests.hook.test_hook import Rows
+
+pytestmark = pytest.mark.usefixtures("h200")
+
+BLOCKS = {"block_m": 16, "block_n": 64, "block_k": 64, "group_m": 8, "num_stages": 4, "num_warps": 4}
+CONFIG = {"template": "triton_joined_mm", **BLOCKS}
+X, Q, K = Input((16, 256)), Input((512, 256)), Input((128, 256))
+
+
+def row(config: dict[str, Any] = CONFIG, **key: Any) -> dict[str, Any]:
+    return {"op": "joined_mm", "configs": [config], **key}
+
+
+def projections(x: Tensor, *weights: Tensor) -> list[Tensor]:
+    return [functional.linear(x, weight) for weight in weights]
+
+
+def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+
+
+def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
+    """The variants of what is joined."""
+    found: list[str] = []
+
+    def then(graph: Graph) -> None:
+        joined.join(graph)
+        graph.lint()
+        found.extend(str(node.args[3]) for node in graph.nodes if node.target is joined.lower_joined)
+
+    lowered = lower(function, *inputs, then=then)
+    assert lowered.code.count("TILES_N : tl.constexpr") >= bool(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs", "variant"),
+    [
+        pytest.param(projections, (X, Q, K, K), "three", id="three"),
+        pytest.param(projections, (X, Q, K), "two", id="two"),
+        pytest.param(projections, (Input((2, 8, 256)), Q, K), "two", id="views"),
+        pytest.param(gated, (X, Q, Q), "swiglu", id="swiglu"),
+        pytest.param(gated, (Input((2, 8, 256)), Q, Q), "swiglu", id="swiglu, views"),
+        pytest.param(lambda x, v, w: (x @ v, x @ w), (X, Input((256, 512)), Input((256, 64))), "two", id="row-major"),
+        pytest.param(
+            lambda x, w: [functional.linear(x, part) for part in w.split(128)],
+            (X, Input((384, 256))),
+            "three",
+            id="packed",
+        ),
+        pytest.param(
+            lambda x, v, w, b: (functional.linear(x, v, b), functional.linear(x, w)),
+            (X, Q, K, Input((512,))),
+            "two",
+            id="a bias",
+        ),
+    ],
+)
+def test_row_joins_them(
+    rows: Rows, tmp_path: Path, program: Callable[..., Any], inputs: tuple[Input, ...], variant: str
+) -> None:
+    """A row for the variant makes one kernel of the matmuls, which Triton compiles for sm_90, and a receipt tells."""
+    rows(row(variant=variant))
+    with recorder.collecting() as collected:
+        lowered = lower(program, *inputs, then=joined.join)
+    (kernel,) = lowered.triton_templates
+    assert lowered.extern == []
+    assert compile_triton(kernel, tmp_path).metadata.shared <= H200.shared_memory_per_block_optin
+    (device,) = collected.devices.values()
+    (hit,) = device.hits
+    assert (hit.problem.op, hit.problem.variant, hit.tier) == ("joined_mm", variant, "user")
+    assert not device.misses
+
+
+def test_problem_has_all_columns(rows: Rows) -> None:
+    """The row is asked about M, K, and the columns of all B together."""
+    rows(row(variant="three", m=[16, 16], n=[768, 768], k=[256, 256], dtype="bfloat16", layout="nt", align=16))
+    assert variants(projections, X, Q, K, K) == ["three"]
+    assert variants(projections, X, Q, Q, K) == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lambda x, v, w: (x @ v, x.sin() @ w), id="another A"),
+        pytest.param(lambda x, v, w: (x.narrow(0, 0, 8) @ v, x.narrow(0, 8, 8) @ w), id="another part of A"),
+        pytest.param(lambda x, v, w: (x @ v, x.t().reshape(16, 256) @ w), id="another order of A"),
+        pytest.param(lambda x, v, w: x @ (v * (x @ w).amax()), id="one depends on another"),
+        pytest.param(lambda x, v, w: ((y := x @ v), x @ (w * y.amax())), id="B depends on another"),
+        pytest.param(lambda x, v, w: torch.cat([x @ v, x @ w], 1), id="parts of a concatenation"),
+        pytest.param(lambda x, v, w: (x @ v, x @ w.t()), id="other layouts of B"),
+        pytest.param(lambda x, v, w: (x @ v, torch.addmm(w.narrow(0, 0, 16), x, w)), id="a bias that is a matrix"),
+        pytest.param(lambda x, v, w: (x @ v, torch.addmm(w.select(0, 0), x, w, alpha=2)), id="a factor"),
+        pytest.param(lambda x, v, w: (x @ v, x.float() @ w.float()), id="another dtype"),
+    ],
+)
+def test_others_stay_apart(rows: Rows, program: Callable[..., Any]) -> None:
+    """Matmuls without the same A, and those for which the kernel is not made, are Inductor's."""
+    rows(row())
+    assert variants(program, X, Input((256, 256)), Input((256, 256))) == []
+
+
+def test_what_is_read_between_is_not_swiglu(rows: Rows) -> None:
+    """If something else reads the gate, both products are written."""
+    rows(row())
+
+    def program(x: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        gate = functional.linear(x, v)
+        return functional.silu(gate) * functional.linear(x, w), gate
+
+    assert variants(program, X, Q, Q) == ["two"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(lambda x, v, w: functional.gelu(functional.linear(x, v)) * functional.linear(x, w), id="gelu"),
+        pytest.param(lambda x, v, w: functional.silu(functional.linear(x, v)) + functional.linear(x, w), id="a sum"),
+        pytest.param(
+            lambda x, v, w: functional.silu(functional.linear(x, v)).float() * functional.linear(x, w),
+            id="another dtype",
+        ),
+    ],
+)
+def test_other_activations_are_not_swiglu(rows: Rows, program: Callable[..., Any]) -> None:
+    """Only ``silu(gate) * up`` is computed in the kernel."""
+    rows(row())
+    assert variants(program, X, Q, Q) == ["two"]
+
+
+def test_up_and_gate_in_any_order(rows: Rows) -> None:
+    """The order in the program decides about nothing: the gate is the product that goes through silu."""
+    rows(row(variant="swiglu"))
+    assert variants(lambda x, v, w: functional.linear(x, w) * functional.silu(functional.linear(x, v)), X, Q, Q) == [
+        "swiglu"
+    ]
+
+
+@pytest.mark.parametrize(("m", "found"), [(64, ["two"]), (65, [])])
+def test_many_rows_keep_their_epilogues(rows: Rows, m: int, found: list[str]) -> None:
+    """With more than 64 rows, matmuls that pointwise work follows stay apart."""
+    rows(row())
+    program = lambda x, v, w: (functional.linear(x, v).relu(), functional.linear(x, w))  # noqa: E731
+    assert variants(program, Input((m, 256)), Q, K) == found
+    assert variants(projections, Input((m, 256)), Q, K) == ["two"]
+
+
+def test_nothing_is_fused(rows: Rows) -> None:
+    """What follows has a kernel of its own, because nobody has timed it in this one."""
+    rows(row())
+    lowered = lower(
+        lambda x, v, w: (functional.linear(x, v).relu(), functional.linear(x, w).relu()), X, Q, Q, then=joined.join
+    )
+    assert (len(lowered.triton_templates), len(lowered.triton_kernels)) == (1, 3)
+
+
+def test_three_of_four(rows: Rows) -> None:
+    """A kernel has at most three B."""
+    rows(row())
+    assert variants(projections, X, Q, K, K, Q) == ["three"]
+
+
+def test_nothing_moves_over_what_is_written_in_place(rows: Rows) -> None:
+    """A was changed between the matmuls."""
+    rows(row())
+
+    def program(x: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        first = x @ v
+        torch.ops.aten.add_.Tensor(x, 1)
+        return first, x @ w
+
+    assert variants(program, X, Input((256, 256)), Input((256, 256))) == []
+
+
+def test_padded_operands_stay_apart(rows: Rows) -> None:
+    """Operands that Inductor pads are another matmul, and rows for that decide about the padding."""
+    rows(row())
+
+    def program(x: Tensor, v: Tensor, w: Tensor) -> list[Tensor]:
+        padded = functional.pad(x, (0, 1))
+        return [padded @ functional.pad(each, (0, 1, 0, 1)) for each in (v, w)]
+
+    with inductor_config.patch(force_shape_pad=True):
+        assert variants(program, Input((16, 255)), Input((255, 511)), Input((255, 127))) == []
+
+
+def test_precision_of_timings(rows: Rows) -> None:
+    """Where the program lets the library add up in float16, times say nothing."""
+    rows(row())
+    shapes = [Input(each.shape, torch.float16) for each in (X, Q, K)]
+    assert variants(projections, *shapes) == ["two"]
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_fp16_accumulation = matmul.allow_fp16_accumulation, True
+    try:
+        assert variants(projections, *shapes) == []
+    finally:
+        matmul.allow_fp16_accumulation = before
+
+
+@pytest.mark.parametrize("dynamic", [0, 1])
+def test_sizes_that_may_change_stay_apart(rows: Rows, dynamic: int) -> None:
+    """Sizes that may change are left to Inductor."""
+    rows(row())
+    shapes = [Input((16, 256), dynamic=(0,)), Q, K] if dynamic == 0 else [X, Q, Input((128, 256), dynamic=(0,))]
+    assert variants(projections, *shapes) == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(row({"template": "default"}), id="apart"),
+        pytest.param(row(m=[17, 32]), id="other sizes"),
+        pytest.param(row(variant="three"), id="another number"),
+        pytest.param({"configs": [{"template": "aten"}]}, id="any op"),
+    ],
+)
+def test_other_rows_leave_them_apart(rows: Rows, entry: dict[str, Any]) -> None:
+    """Rows that name no kernel for the group leave it apart, and nobody misses it."""
+    rows(entry)
+    with diode_lut.config.patch(strict=True):
+        found = [] if "op" not in entry else variants(lambda x, v, w: x.sin(), X, Q, K)
+    assert found == []
+    assert variants(projections, X, Q, K) == []
+
+
+def test_config_that_cannot_run_is_skipped(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning tells of it, and the next is taken."""
+    caplog.set_level(logging.WARNING)
+    large = {**CONFIG, "block_n": 256, "block_k": 256}
+    rows({"op": "joined_mm", "configs": [large, CONFIG]})
+    assert variants(projections, X, Q, K) == ["two"]
+    assert "bytes of shared memory" in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["cpp_wrapper", "triton.native_matmul", "batch_invariant"])
+def test_inductors_settings_win(rows: Rows, setting: str) -> None:
+    """With these settings of Inductor's, matmuls stay apart."""
+    if setting == "batch_invariant" and not hasattr(inductor_config, setting):
+        pytest.skip("this release has no such setting")
+    rows(row())
+    graph = _graph()
+    with inductor_config.patch({setting: True}):
+        joined.join(graph)
+    assert not any(node.target is joined.lower_joined for node in graph.nodes)
+
+
+@pytest.mark.parametrize("settings", [{"policy": "off"}, {"policy": "verify"}, {"default_mode": False}])
+def test_our_settings_win(rows: Rows, settings: dict[str, Any]) -> None:
+    """Where tables are not to decide alone, matmuls stay apart."""
+    rows(row())
+    graph = _graph()
+    with diode_lut.config.patch(**settings):
+        joined.join(graph)
+    assert not any(node.target is joined.lower_joined for node in graph.nodes)
+
+
+def _graph() -> Graph:
+    found: list[Graph] = []
+    lower(projections, X, Q, K, then=found.append)
+    return found[0]
+
+
+def test_a_kernel_that_fails_leaves_them_apart(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error in Inductor costs the kernel, and not the compile."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no kernel")
+
+    rows(row())
+    monkeypatch.setattr(joined, "joined_template", fail)
+    for program, inputs in ((projections, (X, Q, K)), (gated, (X, Q, Q))):
+        lowered = lower(program, *inputs, then=joined.join)
+        assert lowered.extern == ["mm", "mm"]

@@ -1,0 +1,29 @@
+"""Joined matmuls on the device on which Triton's interpreter executes kernels: a row changes no digit that counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.forks import Forks
+from tests.interpreter.conftest import found_by
+from tests.programs.join import CASES
+
+
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/programs/join.py found out in a process of its own."""
+    return found_by(with_device, "join.py", tmp_path_factory.mktemp("joined"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_joined_kernel_computes_it(found: dict[str, Any], case: str) -> None:
+    """The matmuls are one kernel, and results and gradients are those of float64."""
+    assert found[case]["joined"] == CASES[case].joined
+    assert max(found[case]["errors"]) < (1e-6 if CASES[case].dtype == "float32" else 0.01)
+
+
+def test_nothing_is_written_beside(found: dict[str, Any]) -> None:
+    """No kernel writes outside of its tensors."""
+    assert found["overruns"] == 0

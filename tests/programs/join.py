@@ -1,0 +1,137 @@
+"""Joins matmuls by a row on the interpreter's device; tests/interpreter/test_joined.py reads what it prints.
+
+``python join.py DIRECTORY``: a table goes there. Prints, by case, how many kernels are joined, how many library kernels
+are called, and the relative errors of results and gradients against float64.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.interpreter.device import interpreter_cuda
+from tests.programs.convolve import HARDWARE
+
+BLOCKS = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_stages": 2, "num_warps": 4}
+CONFIG = {"template": "triton_joined_mm", **BLOCKS}
+
+
+def projections(x: Any, *weights: Any) -> Any:
+    """Projections with biases, where there are some: a bias follows its weight."""
+    from torch.nn import functional
+
+    pairs = zip(weights, [*weights[1:], None], strict=True)
+    return [functional.linear(x, w, b if b is not None and b.dim() == 1 else None) for w, b in pairs if w.dim() == 2]
+
+
+def attention(x: Any, q: Any, k: Any, v: Any, o: Any) -> Any:
+    """A residual block with attention and views behind the projections."""
+    from torch.nn import functional
+
+    def heads(w: Any) -> Any:
+        return functional.linear(x, w).view(*x.shape[:2], -1, 16).transpose(1, 2)
+
+    y = functional.scaled_dot_product_attention(heads(q), heads(k), heads(v), enable_gqa=True)
+    return x + functional.linear(y.transpose(1, 2).flatten(-2), o)
+
+
+def mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    """A gated network."""
+    from torch.nn import functional
+
+    return functional.linear(functional.silu(functional.linear(x, gate)) * functional.linear(x, up), down)
+
+
+def biased_mlp(x: Any, gate: Any, of_gate: Any, up: Any, of_up: Any) -> Any:
+    """The same with biases."""
+    from torch.nn import functional
+
+    return functional.silu(functional.linear(x, gate, of_gate)) * functional.linear(x, up, of_up)
+
+
+def computed(x: Any, v: Any, w: Any) -> Any:
+    """A is computed, B is a part of another matrix, and results change in place."""
+    a = (x.sin() * 2).t().contiguous().t()
+    first, second = a @ v.t(), a @ w.narrow(1, 8, 24).t().narrow(0, 0, x.shape[1])
+    first.add_(1)
+    second[1:3] = second[:2] * 2
+    return first, second.relu()
+
+
+def packed(x: Any, w: Any) -> Any:
+    """Parts of one weight, and one of them twice."""
+    first, second = w.split(40)
+    return x @ first.t(), x @ second.t(), x @ first.t()
+
+
+class Case(NamedTuple):
+    """A function, the shapes of its tensors, their dtype, how many kernels are joined, and whether it has gradients."""
+
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str = "bfloat16"
+    joined: int = 1
+    gradients: bool = False
+
+
+CASES = {
+    "one row": Case(projections, ((1, 64), (96, 64), (32, 64), (32, 64))),
+    "odd sizes": Case(projections, ((50, 56), (33, 56), (17, 56), (80, 56)), "float32"),
+    "biases": Case(projections, ((2, 9, 64), (96, 64), (96,), (32, 64), (40, 64), (40,)), "float16"),
+    "attention": Case(attention, ((2, 12, 64), (64, 64), (32, 64), (32, 64), (64, 64))),
+    "training": Case(attention, ((2, 12, 64), (64, 64), (32, 64), (32, 64), (64, 64)), "float32", gradients=True),
+    "swiglu": Case(mlp, ((2, 25, 64), (72, 64), (72, 64), (64, 72))),
+    "swiglu in float32": Case(mlp, ((3, 56), (64, 56), (64, 56), (56, 64)), "float32"),
+    "swiglu with biases": Case(biased_mlp, ((20, 64), (72, 64), (72,), (72, 64), (72,))),
+    "swiglu in training": Case(mlp, ((20, 64), (72, 64), (72, 64), (64, 72)), gradients=True),
+    "computed": Case(computed, ((20, 24), (32, 24), (24, 40)), "float32"),
+    "packed": Case(packed, ((20, 64), (80, 64)), "float32"),
+}
+
+
+def run(case: Case) -> dict[str, Any]:
+    """What was joined, and the errors."""
+    import torch
+    from torch._inductor.utils import run_and_get_code
+
+    def attempt(function: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [each.detach().clone().requires_grad_(case.gradients) for each in tensors]
+        results = function(*leaves)
+        results = list(results) if isinstance(results, (tuple, list)) else [results]
+        if case.gradients:
+            results += torch.autograd.grad(results, leaves, [each.detach() for each in results])
+        return [each.detach().cpu().double() for each in results]
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+    tensors = [torch.randn(shape).div(shape[-1] ** 0.25).to(dtype).to("cuda") for shape in case.shapes]
+    results, codes = run_and_get_code(attempt, torch.compile(case.function, dynamic=False), tensors)
+    exact = attempt(case.function, [each.cpu().double() for each in tensors])
+    return {
+        "joined": sum(code.count("TILES_N : tl.constexpr") for code in codes),
+        "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
+    }
+
+
+def main(directory: Path) -> dict[str, Any]:
+    """The findings of ``run`` for each case, and what was written beside tensors."""
+    from torch._inductor.utils import fresh_cache
+
+    import diode_lut
+    from tests.interpreter.device import overruns
+
+    table = directory / "rows.json"
+    entries = [{"op": "joined_mm", "configs": [CONFIG]}]
+    table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
+    with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
+        return {name: run(case) for name, case in CASES.items()} | {"overruns": overruns()}
+
+
+if __name__ == "__main__":
+    with interpreter_cuda():
+        answer = main(Path(sys.argv[1]))
+    print(json.dumps(answer))
