@@ -170,7 +170,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "joined-sizes-change": ("_product", Without("numbers"), JOINED + "test_sizes_that_may_change_stay_apart"),
         "joined-in-place": (
             "_with_the_same_a",
-            Without("is_impure"),
+            Without("writes"),
             JOINED + "test_nothing_moves_over_what_is_written_in_place",
         ),
         "joined-epilogues": ("may_be_followed", FALSE, JOINED + "test_many_rows_keep_their_epilogues"),

@@ -93,7 +93,8 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
     """Yield the matmuls with the same A. Between them, nothing writes into a tensor."""
     found: dict[Any, list[_Product]] = defaultdict(list)
     for node in graph.nodes:
-        if node.op == "call_function" and node.is_impure(impure_random=False):
+        writes = node.op == "call_function" and node.is_impure(impure_random=False)
+        if writes:
             yield from found.values()
             found = defaultdict(list)
         product = _product(node)
