@@ -118,7 +118,7 @@ def run(case: Case) -> dict[str, Any]:
 
 
 def compiles(directory: Path) -> list[str]:
-    """Whether a graph comes from Inductor's cache, and is in the receipt: with a row, again, and with two other rows."""
+    """Whether a graph comes from Inductor's cache, and is in the receipt: with a row, again, with other rows."""
     import torch
     from torch._dynamo.utils import counters
     from torch._inductor import config
