@@ -33,7 +33,7 @@ from diode_lut.hook.choices import (
 )
 from diode_lut.hook.epilogues import ALONE, is_concatenated, may_be_followed
 from diode_lut.hook.joined_kernel import joined_template
-from diode_lut.hook.problems import problem_of_tensors, tensors_of, unpadded
+from diode_lut.hook.problems import problem_of_tensors, tensors_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
 from diode_lut.hook.switch import leave
 from diode_lut.hook.versions import KWARGS
@@ -98,7 +98,8 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
     """Yield the matmuls with the same A. Between them, nothing writes into a tensor."""
     found: dict[Any, list[_Product]] = defaultdict(list)
     for node in graph.nodes:
-        if node.op == "call_function" and (node.is_impure() or _writes(node)):
+        writes = node.op == "call_function" and node.is_impure(impure_random=False)
+        if writes:
             yield from found.values()
             found = defaultdict(list)
         product = _product(node)
@@ -106,10 +107,6 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
             where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
             found[_identity(product.a), where, product.problem._replace(op="", n=1)].append(product)
     yield from found.values()
-
-
-def _writes(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _identity(argument: Any) -> Any:
@@ -122,7 +119,7 @@ def _identity(argument: Any) -> Any:
 
 
 def _product(node: Node) -> _Product | None:
-    """Return the matmul of a node on a GPU, if tables know such, its sizes cannot change, and it is not padded."""
+    """Return the matmul of a node on a GPU, if tables know such, and its sizes cannot change."""
     op = _OPS.get(node.target)
     if op is None:
         return None
@@ -139,7 +136,7 @@ def _product(node: Node) -> _Product | None:
         if bias.shape != (b.shape[1],) or bias.stride() != (1,):
             return None
     problem = problem_of_tensors(op, *tensors)
-    if problem is None or unpadded(node, op) is not None or is_concatenated(node):
+    if problem is None or is_concatenated(node):
         return None
     *bias_node, a_node, b_node = node.args
     return _Product(node, a_node, b_node, bias_node[0] if bias_node else None, problem)  # type: ignore[arg-type]

@@ -135,10 +135,12 @@ KWARGS: dict[str, dict[str, str]] = {
     "triton_bmm": _TRITON_KWARGS,
     "triton_mm_persistent_tma": _TRITON_KWARGS,
     "decompose_k": {"k_split": "k_split"},
-    "triton_grouped_mm": {name: _TRITON_KWARGS[name] for name in TEMPLATES["triton_grouped_mm"].names},
+    **{
+        template: {name: _TRITON_KWARGS[name] for name in TEMPLATES[template].names}
+        for template in ("triton_grouped_mm", "triton_joined_mm")
+    },
     "cpp_gemm": {},
     "default": {},
-    "triton_joined_mm": _TRITON_KWARGS,
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
     **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
     "in_parts": {},

@@ -24,6 +24,11 @@ def test_joined_kernel_computes_it(found: dict[str, Any], case: str) -> None:
     assert max(found[case]["errors"]) < (1e-6 if CASES[case].dtype == "float32" else 0.01)
 
 
+def test_row_is_in_the_keys_of_caches(found: dict[str, Any]) -> None:
+    """A graph is served from a cache with the same table only, and the receipt tells of joined matmuls each time."""
+    assert found["compiles"] == ["miss 1", "hit 1", "miss 1", "miss 0"]
+
+
 def test_nothing_is_written_beside(found: dict[str, Any]) -> None:
     """No kernel writes outside of its tensors."""
     assert found["overruns"] == 0

@@ -117,18 +117,51 @@ def run(case: Case) -> dict[str, Any]:
     }
 
 
+def compiles(directory: Path) -> list[str]:
+    """Whether a graph comes from Inductor's cache, and is in the receipt: with a row, again, with other rows."""
+    import torch
+    from torch._dynamo.utils import counters
+    from torch._inductor import config
+
+    import diode_lut
+    from diode_lut.receipts.recorder import own_receipt
+
+    def joined() -> int:
+        hits = [(hit, count) for device in own_receipt().devices.values() for hit, count in device.hits.items()]
+        return sum(count for hit, count in hits if hit.problem.op == "joined_mm")
+
+    tensors = [torch.randn(shape, device="cuda") for shape in ((16, 32), (64, 32), (32, 32))]
+    found = []
+    other, apart = {**CONFIG, "block_n": 16}, {"template": "default"}
+    for name, config_of_row in (("a", CONFIG), ("b", CONFIG), ("c", other), ("d", apart)):
+        table = write(directory / f"{name}.json", config_of_row)
+        torch._dynamo.reset()
+        counters.clear()
+        before = joined()
+        with config.patch(fx_graph_cache=True), diode_lut.config.patch(tables=(table,)):
+            torch.compile(projections)(*tensors)
+        found.append(f"{'hit' if counters['inductor']['fxgraph_cache_hit'] else 'miss'} {joined() - before}")
+    return found
+
+
+def write(table: Path, config: dict[str, Any]) -> str:
+    """A table with one row, by its path."""
+    entries = [{"op": "joined_mm", "configs": [config]}]
+    table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
+    return str(table)
+
+
 def main(directory: Path) -> dict[str, Any]:
-    """The findings of ``run`` for each case, and what was written beside tensors."""
+    """The findings of ``run`` for each case, those of ``compiles``, and what was written beside tensors."""
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
     from tests.interpreter.device import overruns
 
-    table = directory / "rows.json"
-    entries = [{"op": "joined_mm", "configs": [CONFIG]}]
-    table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
-    with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
-        return {name: run(case) for name, case in CASES.items()} | {"overruns": overruns()}
+    table = write(directory / "rows.json", CONFIG)
+    with fresh_cache(), diode_lut.config.patch(tables=(table,), tiers=("user",)):
+        found: dict[str, Any] = {name: run(case) for name, case in CASES.items()}
+        return found | {"compiles": compiles(directory), "overruns": overruns()}
 
 
 if __name__ == "__main__":
