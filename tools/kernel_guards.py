@@ -241,10 +241,10 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "generated-dimensions": (
             "_why_left",
-            Without("dimensions"),
+            Without("others"),
             GENERATED + "test_two_dimensions_beside_each_other",
         ),
-        "generated-sizes-change": ("is_plain", TRUE, GENERATED + "test_left_to_inductor"),
+        "generated-sizes-change": ("_why_left", Without("plain"), GENERATED + "test_left_to_inductor"),
         "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),

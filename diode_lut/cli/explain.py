@@ -219,7 +219,7 @@ def _problem(op: str | None, **fields: Any) -> Problem:
                 raise click.UsageError(f"Missing option '--{name}' ({op} has the sizes {' and '.join(OP_SIZES[op])}).")
         return Problem.generated(op, fields["variant"], **sizes)
     for name in sizes:
-        raise click.UsageError(f"--{name}: {op or 'OP'} has no size {name}; only {' and '.join(GENERATED)} may have")
+        raise click.UsageError(f"--{name}: {op or 'OP'} has no size {name}; only {', '.join(GENERATED)} may have")
     for name, value in {"OP": op, **{name.upper(): fields[name] for name in "mnk"}}.items():
         if value is None:
             raise click.UsageError(f"Missing argument '{name}' (OP M N K are one problem; --problems FILE has many).")

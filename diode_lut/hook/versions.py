@@ -143,7 +143,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "default": {},
     **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
     **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
-    "in_parts": {},
+    "in_parts": {"parts": "parts"},
 }
 """The keyword arguments Inductor gives a template, by our names of the tunables."""
 

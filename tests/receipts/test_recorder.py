@@ -25,9 +25,11 @@ def fresh() -> Iterator[None]:
     """Nothing was asked before, and nothing is left behind."""
     recorder._devices.clear()
     recorder._present.clear()
+    recorder._asked.clear()
     yield
     recorder._devices.clear()
     recorder._present.clear()
+    recorder._asked.clear()
 
 
 def selector(confidence: float = 0.0) -> Sources:
