@@ -299,7 +299,7 @@ class ModelSource(Source):
         self.model, self.own = model, own
         trained = model.hardware
         self._trained_for = "" if trained.same_device(hardware) else f", trained for {trained}"
-        self._kernels = None if self._trained_for else model.kernels
+        self._kernels = model.kernels
 
     @property
     def digest(self) -> str:
@@ -342,7 +342,7 @@ class ModelSource(Source):
     def no_match(self, problem: Problem) -> str:
         """Return the fields or sizes of the problem outside of the model's training."""
         if problem.op in GENERATED:
-            return f"too few kernels like {problem.op} {problem.variant} were measured for it, or none for this device"
+            return f"too few kernels like {problem.op} {problem.variant} were measured for it"
         return unknown(self.model.kinds, problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
