@@ -172,6 +172,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             JOINED + "test_nothing_moves_over_what_is_written_in_place",
         ),
         "joined-epilogues": ("may_be_followed", FALSE, JOINED + "test_many_rows_keep_their_epilogues"),
+        "joined-casts": ("is_on", setting_is_off("emulate_precision_casts"), JOINED + "test_casts_that_are_emulated"),
         "joined-settings": ("require_templates", NONE, JOINED + "test_inductors_settings_win"),
         "joined-cpp": ("join", Without("cpp_wrapper"), JOINED + "test_inductors_settings_win"),
         "joined-verify": ("join", Without("policy"), JOINED + "test_our_settings_win"),

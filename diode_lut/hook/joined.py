@@ -58,17 +58,10 @@ _FEW_ROWS = 64
 
 
 class _Product(NamedTuple):
-    """A matmul in the graph, and its operands."""
+    """A matmul in the graph."""
 
     node: Node
-    a: Node
-    b: Node
-    bias: Node | None
     problem: Problem
-
-    @property
-    def op(self) -> str:
-        return "mm" if self.bias is None else "addmm"
 
 
 class _Group(NamedTuple):
@@ -87,11 +80,11 @@ def join(graph: Graph) -> None:
     if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper"):
         return
     places = {node: place for place, node in enumerate(graph.nodes)}
-    for products in list(_with_the_same_a(graph)):
-        for group in _groups(products, places):
-            config = _chosen(now, group)
-            if config is not None:
-                _replace(graph, group, config)
+    groups = [group for products in _with_the_same_a(graph) for group in _groups(products, places)]
+    for group in groups:
+        config = _chosen(now, group)
+        if config is not None:
+            _replace(graph, group, config)
 
 
 def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
@@ -105,7 +98,7 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
         product = _product(node)
         if product is not None:
             where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
-            found[_identity(product.a), where, product.problem._replace(op="", n=1)].append(product)
+            found[_identity(node.args[-2]), where, product.problem._replace(op="", n=1)].append(product)
     yield from found.values()
 
 
@@ -138,8 +131,7 @@ def _product(node: Node) -> _Product | None:
     problem = problem_of_tensors(op, *tensors)
     if problem is None or is_concatenated(node):
         return None
-    *bias_node, a_node, b_node = node.args
-    return _Product(node, a_node, b_node, bias_node[0] if bias_node else None, problem)  # type: ignore[arg-type]
+    return _Product(node, problem)
 
 
 def _groups(products: Sequence[_Product], places: dict[Node, int]) -> Iterator[_Group]:
@@ -148,7 +140,7 @@ def _groups(products: Sequence[_Product], places: dict[Node, int]) -> Iterator[_
     All that a kernel reads must be there before the first of its matmuls. So none depends on another.
     """
     left = {product.node: product for product in products}
-    for gate in products:
+    for gate in [] if is_on("emulate_precision_casts") else products:
         for up in products:
             result = _swiglu(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
             if result is not None and _are_ready((gate, up), places):
@@ -169,8 +161,7 @@ def _together(products: Sequence[_Product], variant: str) -> Problem:
 
 def _are_ready(products: Sequence[_Product], places: dict[Node, int]) -> bool:
     first = min(places[product.node] for product in products)
-    read = [each for product in products for each in (product.a, product.b, product.bias) if each is not None]
-    return all(places[_origin(each)] < first for each in read)
+    return all(places[_origin(each)] < first for product in products for each in product.node.all_input_nodes)
 
 
 def _origin(node: Node) -> Node:
@@ -251,22 +242,22 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Config | None:
 
 def _replace(graph: Graph, group: _Group, config: Config) -> None:
     """Put a node in the place of the matmuls, or of all that becomes of ``silu(gate) * up``."""
-    first = min(product.node for product in group.products)
-    read = [(product.a, product.b, product.bias) for product in group.products]
-    a, bs, biases = read[0][0], [b for _, b, _ in read], [bias for *_, bias in read]
-    for node in (a, *bs, *(bias for bias in biases if bias is not None)):
-        _move_before(first, node)
+    nodes = [product.node for product in group.products]
+    first, a = min(nodes), nodes[0].args[-2]
+    bs, biases = [node.args[-1] for node in nodes], [node.args[0] if len(node.args) == 3 else None for node in nodes]
+    for read in dict.fromkeys(each for node in nodes for each in node.all_input_nodes):
+        _move_before(first, read)
     with graph.inserting_before(first):
         joined = graph.call_function(lower_joined, (a, bs, biases, group.problem.variant, str(config)))
         joined.meta.update({name: value for name, value in first.meta.items() if name != "tensor_meta"})
         if group.result is None:
-            joined.meta["val"] = [product.node.meta["val"] for product in group.products]
-            parts = [graph.call_function(operator.getitem, (joined, i)) for i in range(len(group.products))]
+            joined.meta["val"] = [node.meta["val"] for node in nodes]
+            parts = [graph.call_function(operator.getitem, (joined, i)) for i in range(len(nodes))]
     if group.result is None:
-        for product, part in zip(group.products, parts, strict=True):
-            part.meta.update(product.node.meta)
-            product.node.replace_all_uses_with(part)
-            graph.erase_node(product.node)
+        for node, part in zip(nodes, parts, strict=True):
+            part.meta.update(node.meta)
+            node.replace_all_uses_with(part)
+            graph.erase_node(node)
         return
     with graph.inserting_before(group.result):
         shaped = graph.call_function(aten.reshape.default, (joined, list(group.result.meta["val"].shape)))

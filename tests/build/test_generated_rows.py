@@ -92,3 +92,28 @@ def test_a_split_must_clearly_pay() -> None:
     for saving, best in ((0.08, DEFAULT), (0.12, one)):
         (row,) = kernel_rows(problems, [{DEFAULT: 1.0, one: 1 - saving} for _ in problems])
         assert row.configs == (best,)
+
+
+def test_joined_matmuls_between_measured_sizes() -> None:
+    """Rows go on to the next measured M, and leave matmuls apart where a kernel gains less than 5 %."""
+    few, many = (Config("triton_joined_mm", (rows, 32, 128, 8, 4, 4)) for rows in (16, 64))
+    problems = [
+        Problem.of("joined_mm", m, n, 2048, dtype="bfloat16", layout="nt", variant="three")
+        for m in (4, 16, 64, 256)
+        for n in (3072, 6144)
+    ]
+    times = [{DEFAULT: 1.0, few: 1.5, many: 1.2} for _ in problems]
+    times[:4] = [{DEFAULT: 3.0, few: 1.0, many: 2.0}] * 4
+    times[4:6] = [{DEFAULT: 2.0, few: 2.0, many: 1.0}] * 2
+    rows = sorted(kernel_rows(problems, times), key=lambda row: row.m or (0, 0))
+    assert [(row.m, row.best) for row in rows] == [
+        ((1, 16), (few, 3000)),
+        ((17, 64), (many, 2000)),
+        ((65, 256), (DEFAULT, 1000)),
+    ]
+    assert {(row.n, row.k, row.dtype, row.layout, row.align, row.variant) for row in rows} == {
+        ((2049, 8192), (1025, 2048), "bfloat16", "nt", 16, "three")
+    }
+    for time, best in ((1.04, DEFAULT), (1.06, few)):
+        (row,) = kernel_rows(problems[:2], [{DEFAULT: time, few: 1.0}] * 2)
+        assert row.best.config == best

@@ -14,8 +14,8 @@ from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
-from diode_lut.table import Candidate, Entry, Table, read_table, write_table
-from diode_lut.templates.config import ATEN
+from diode_lut.table import Candidate, Entry, Table, decode_entry, read_table, write_table
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.contribute import measurers, recorded
 from tests.contribute.measurers import KERNELS, LOOPED, best, gain, problems, record_kernels
@@ -136,6 +136,26 @@ def test_few_rows_decide_nothing(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "undecided" in result.stdout
     assert "rows measured: 4;" in result.stdout
+
+
+def test_joined_matmuls_are_not_compared() -> None:
+    """Nothing measures them."""
+    joined = decode_entry(
+        {
+            "op": "joined_mm",
+            "variant": "two",
+            "dtype": "bfloat16",
+            "layout": "nt",
+            "align": 16,
+            "m": [16, 16],
+            "n": [512, 512],
+            "k": [256, 256],
+            "configs": [{**Config.parse("triton_joined_mm 16x64x64 g8 s4 w4").to_json(), "gain_permille": 1500}],
+        }
+    )
+    entries = rows(10)
+    device = detect_hardware("cpu")
+    assert comparable(Table(device, [*entries, joined])) == comparable(Table(device, entries))
 
 
 def test_the_sample_has_the_largest_gains_and_others() -> None:

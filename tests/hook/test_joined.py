@@ -177,6 +177,26 @@ def test_nothing_is_fused(rows: Rows) -> None:
     assert (len(lowered.triton_templates), len(lowered.triton_kernels)) == (1, 3)
 
 
+def test_what_is_joined_may_be_read_by_others(rows: Rows) -> None:
+    """A is the result of a joined matmul, and B of another group."""
+    rows(row())
+
+    def program(x: Tensor, v: Tensor, w: Tensor) -> list[Tensor]:
+        first, second = x @ v, x @ w
+        third = functional.silu(first @ v) * (first @ w)
+        return [first, second @ second.t(), third @ v, third @ w, first.t() @ w.narrow(0, 0, 16), first.t() @ second]
+
+    square = Input((256, 256))
+    assert variants(program, X, square, square) == ["two", "swiglu", "two", "two"]
+
+
+def test_casts_that_are_emulated(rows: Rows) -> None:
+    """With Inductor's setting for it, silu is rounded before it is multiplied, as in eager mode."""
+    rows(row())
+    with inductor_config.patch(emulate_precision_casts=True):
+        assert variants(gated, X, Q, Q) == ["two"]
+
+
 def test_three_of_four(rows: Rows) -> None:
     """A kernel has at most three B."""
     rows(row())

@@ -89,6 +89,13 @@ def test_what_is_not_compiled_as_the_gemm_is_skipped(run: Run) -> None:
     assert outcome.reason == "Inductor does not autotune it as a GEMM"
 
 
+def test_joined_matmuls_are_skipped(tmp_path: Path) -> None:
+    """Nothing measures them, and the reason says so."""
+    joined = Problem.of("joined_mm", 16, 512, 256, dtype="bfloat16", layout="nt", variant="two")
+    (outcome,) = outcomes([joined], tmp_path / "timings.msgpack", device="cpu")
+    assert (outcome.status, outcome.reason) == ("skipped", "nothing measures joined matmuls")
+
+
 def test_dataset_holds_what_was_measured(run: Run) -> None:
     """The file has the records of the outcomes, in order, and a header that says on and with what."""
     dataset = read_dataset(run.path)
