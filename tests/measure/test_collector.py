@@ -13,7 +13,7 @@ from torch._inductor.ir import ChoiceCaller
 from torch._inductor.select_algorithm import get_algorithm_selector_cache
 
 from diode_lut.dataset import DatasetWriter, read_dataset
-from diode_lut.errors import DatasetError
+from diode_lut.errors import DatasetError, counted
 from diode_lut.hardware import Hardware
 from diode_lut.measure.collector import collect
 from diode_lut.measure.tasks import Outcome, find_setup
@@ -165,7 +165,7 @@ def test_interrupted_run_leaves_a_dataset(tmp_path: Path, running: Forked, numbe
     measured = [record.problem for record in read_dataset(tmp_path / "timings.msgpack")]
     assert measured == MANY[: len(measured)]
     assert 1 <= len(measured) < len(MANY)
-    assert f"{len(measured)} problems measured" in done.stdout
+    assert f"{counted(len(measured), 'problem')} measured" in done.stdout
     assert not list((tmp_path / "tmp").glob("diode-lut-*"))
 
 
