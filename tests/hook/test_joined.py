@@ -169,7 +169,7 @@ def test_many_rows_keep_their_epilogues(rows: Rows, m: int, found: list[str]) ->
 
 
 def test_nothing_is_fused(rows: Rows) -> None:
-    """What follows has a kernel of its own, because nobody has timed it in this one."""
+    """Work after a joined kernel has a kernel of its own, because nobody has timed it in this one."""
     rows(row())
     lowered = lower(
         lambda x, v, w: (functional.linear(x, v).relu(), functional.linear(x, w).relu()), X, Q, Q, then=joined.join

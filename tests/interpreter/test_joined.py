@@ -13,7 +13,7 @@ from tests.programs.join import CASES
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/programs/join.py found out in a process of its own."""
+    """Run tests/programs/join.py in a process of its own, and return its findings."""
     return found_by(with_device, "join.py", tmp_path_factory.mktemp("joined"))
 
 

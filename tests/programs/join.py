@@ -100,7 +100,7 @@ CASES = {
 
 
 def run(case: Case) -> dict[str, Any]:
-    """What was joined, and the errors."""
+    """Return how many kernels are joined, and the errors."""
     import torch
     from torch._inductor.utils import run_and_get_code
 

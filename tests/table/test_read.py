@@ -207,7 +207,7 @@ print(gc.get_freeze_count() == frozen)
 
 
 def test_the_next_search_for_garbage_does_not_go_through_the_rows() -> None:
-    """What was loaded is old at once, and nothing is frozen but by the program."""
+    """Loaded rows are old at once, and only the program freezes objects."""
     answer = subprocess.run([sys.executable, "-c", OLD], capture_output=True, text=True, check=True).stdout
     assert answer == "False 0\nTrue\n"
 
