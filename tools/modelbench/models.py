@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -156,9 +157,9 @@ def _tokens(config: Any, tiny: bool, batch: int, length: int) -> Tensor:
     return torch.randint(config.vocab_size, (2, 8) if tiny else (batch, length))
 
 
-def _llama_decode(tiny: bool) -> Workload:
+def _llama_decode(tiny: bool, sequences: int = 16) -> Workload:
     vocabulary, width, hidden, heads, layers = (99, 32, 64, (4, 2), 1) if tiny else (128_256, 4096, 14_336, (32, 8), 4)
-    batch, cache = (2, 8) if tiny else (16, 1024)
+    batch, cache = (2, 8) if tiny else (sequences, 1024)
     shape = (batch, heads[1], cache, width // heads[0])
     keys, values = (tuple(torch.randn(shape) for _ in range(layers)) for _ in range(2))
     model = LlamaDecoder(vocabulary, width, hidden, heads, layers, cache)
@@ -249,6 +250,13 @@ MODELS = {
     "gpt2": Model("GPT-2, 2 layers and vocabulary, 4 x 512 tokens", _gpt2, ("transformers",)),
     "llama-prefill": Model("Llama 3 8B, 4 layers, prefill of 2,048 tokens", _llama_prefill, ("transformers",)),
     "llama-decode": Model("Llama 3 8B, 4 layers, one token of 16 sequences", _llama_decode),
+    **{
+        f"llama-decode-{count}": Model(
+            f"Llama 3 8B, 4 layers, one token of {count} sequence{'s' if count > 1 else ''}",
+            partial(_llama_decode, sequences=count),
+        )
+        for count in (1, 8, 64)
+    },
     "llama-fp8": Model("Llama 3 8B in float8, 2 layers, 2,048 tokens", _llama_float8),
     "llama-fp8-few": Model("Llama 3 8B in float8, 2 layers, 16 tokens", _llama_float8_few),
     "llama-flex": Model("Llama 3 8B, flex attention, window of 1,024 and causal, 4,096 tokens", _llama_flex),
