@@ -137,7 +137,7 @@ def bench_generated(what: str, tables: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def clock(name: str = "get_template_configs") -> Iterator[list[float]]:
+def clock(name: str = "get_template_configs", now: Callable[[], float] = time.perf_counter) -> Iterator[list[float]]:
     """Adds the seconds of each call of a method of the hook to a list.
 
     Without the time in Inductor's own handler, and in finding the width of a kernel's indices, which Inductor asks for
@@ -149,22 +149,22 @@ def clock(name: str = "get_template_configs") -> Iterator[list[float]]:
     def ours(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             inside.append(0.0)
-            started = time.perf_counter()
+            started = now()
             try:
                 return method(*arguments, **keywords)
             finally:
-                calls.append(time.perf_counter() - started - inside.pop())
+                calls.append(now() - started - inside.pop())
 
         return call
 
     def inductors(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
-            started = time.perf_counter()
+            started = now()
             try:
                 return method(*arguments, **keywords)
             finally:
                 if inside:
-                    inside[-1] += time.perf_counter() - started
+                    inside[-1] += now() - started
 
         return call
 

@@ -140,6 +140,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda choice: choice"),
             KERNELS + "test_descriptors_get_memory_in_every_call",
         ),
+        "short-code": (
+            "with_short_code",
+            Instead("lambda choice: choice"),
+            KERNELS + "test_the_loop_along_k_is_not_unrolled",
+        ),
         "tma-scratch-in-cpp": (
             "tma_legal",
             Without("cpp_wrappers_have_scratch"),

@@ -42,7 +42,7 @@ from diode_lut.hook.versions import (
     splits_large_batches,
     subgraphs_keep_sizes_dynamic,
 )
-from diode_lut.hook.wrapper import with_memory_in_any_thread
+from diode_lut.hook.wrapper import with_memory_in_any_thread, with_short_code
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
@@ -279,7 +279,7 @@ def _triton(
     if isinstance(choice, TritonTemplateCaller):
         # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    return with_memory_in_any_thread(choice) if config.kernel.tma else choice
+    return with_memory_in_any_thread(choice) if config.kernel.tma else with_short_code(choice)
 
 
 def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:

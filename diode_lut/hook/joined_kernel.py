@@ -19,7 +19,7 @@ def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[An
 
 
 # Variables that a branch assigns need the same type in all branches: numbers are made tensors by ``tile * 0``. Numbers
-# that are the same for all B stay constants.
+# that are the same for all B stay constants. The loop along K ends as in ``wrapper.with_short_code``.
 _SOURCE = """
     M = {{size("A", 0)}}
     K = {{size("A", 1)}}
@@ -87,7 +87,7 @@ _SOURCE = """
     acc{{i}} = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
 {% endfor %}
 
-    for k_idx in range(0, tl.cdiv(K, BLOCK_K)):
+    for k_idx in range(0, tl.cdiv(K + tl.program_id(2), BLOCK_K)):
         {% if not EVEN_K %}
         a_mask = offs_k[None, :] < (K - k_idx * BLOCK_K)
         b_mask = offs_k[:, None] < (K - k_idx * BLOCK_K)

@@ -167,6 +167,21 @@ def test_descriptors_get_memory_in_every_call(config: dict[str, Any], needed: bo
     assert ("triton_allocator.reset(" in after) is needed
 
 
+@pytest.mark.parametrize("epilogue", [torch.nn.Identity(), torch.nn.functional.gelu], ids=["alone", "gelu"])
+@pytest.mark.parametrize("config", [MM, triton("triton_bmm", 64, 64, 64)], ids=lambda config: config["template"])
+def test_the_loop_along_k_is_not_unrolled(
+    config: dict[str, Any], epilogue: Callable[[torch.Tensor], torch.Tensor], rows: Rows, tmp_path: Path
+) -> None:
+    """The machine code is shorter than with a constant number of steps."""
+    op, batch = ("mm", ()) if config is MM else ("bmm", (2,))
+    rows({"op": op, "configs": [config]})
+    operands = Input((*batch, 512, 1024)), Input((*batch, 1024, 2048))
+    (source,) = lower(lambda a, b: epilogue(a @ b), *operands).triton_templates
+    kernel = compile_triton(source, tmp_path)
+    unrolled = compile_triton(source.replace("K + tl.program_id(2)", "K"), tmp_path)
+    assert len(kernel.asm["cubin"]) + 4096 < len(unrolled.asm["cubin"])
+
+
 @pytest.mark.skipif(not hasattr(inductor_config.triton, "enable_template_tma_store"), reason="this torch has no such")
 def test_tma_where_results_are_stored_with_tma(rows: Rows) -> None:
     """With Inductor's setting for that, an epilogue such as padding may not compile."""
