@@ -156,11 +156,7 @@ def test_shells_complete_commands_and_tables(words: str, expected: str, monkeypa
 def test_colors_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe gets none, and neither does a terminal where NO_COLOR is set."""
     runner, green = CliRunner(), "\x1b[32m\x1b[1madded\x1b[0m"
-    for color, no_color, expected in (
-        (False, "", "added"),
-        (True, "", green),
-        (True, "1", "added"),
-    ):
+    for color, no_color, expected in ((False, "", "added"), (True, "", green), (True, "1", "added")):
         monkeypatch.setenv("NO_COLOR", no_color)
         with runner.isolation(color=color) as (output, *_):
             say("added    x\nother", colors=CHANGES)

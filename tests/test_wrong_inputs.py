@@ -123,11 +123,7 @@ CASES = [
         "--output x.json: the page is HTML, and the figures go to x.json beside",
     ),
     ("run --table nvidia-h20 -- python train.py", 2, "(did you mean nvidia-h200?)"),
-    (
-        "compare --table nosuch.json -- python train.py",
-        2,
-        "nosuch.json: no such file, and no table of that name",
-    ),
+    ("compare --table nosuch.json -- python train.py", 2, "nosuch.json: no such file, and no table of that name"),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
     ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
@@ -268,11 +264,7 @@ CASES = [
         2,
         "'512-' is neither a size nor a range like 513-1024; for an",
     ),
-    (
-        "set mine.json matmul --config aten --note x",
-        2,
-        "unknown op 'matmul'; use mm, or bmm with a batch",
-    ),
+    ("set mine.json matmul --config aten --note x", 2, "unknown op 'matmul'; use mm, or bmm with a batch"),
     ("build timings.csv -o x.json", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of CSV)"),
     (
         "import inductor-table table.json -o x.msgpack --hardware H200",

@@ -20,17 +20,7 @@ from diode_lut.hardware import slug
 from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.measure.search_space import finalists
-from diode_lut.measure.tasks import (
-    Crash,
-    Outcome,
-    Setup,
-    Shard,
-    Task,
-    Watch,
-    find_setup,
-    make_shards,
-    measure_tasks,
-)
+from diode_lut.measure.tasks import Crash, Outcome, Setup, Shard, Task, Watch, find_setup, make_shards, measure_tasks
 from diode_lut.problem import GENERATED, JOINED, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table

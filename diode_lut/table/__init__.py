@@ -24,16 +24,7 @@ from msgspec import MsgspecError, ValidationError
 from diode_lut.errors import TableError
 from diode_lut.files import has_more_values, open_regular, read_at_most, read_finished
 from diode_lut.hardware import Hardware
-from diode_lut.problem import (
-    DOMAINS,
-    GEMMS,
-    GENERATED,
-    MATMULS,
-    OP_SIZES,
-    SIZE_FIELDS,
-    Domain,
-    aligned_columns,
-)
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MATMULS, OP_SIZES, SIZE_FIELDS, Domain, aligned_columns
 from diode_lut.process import in_forked_children
 from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown
 from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION, TABLE
@@ -197,11 +188,7 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
     positions = Positions(data)
     return [
         TableError(
-            fault.reason,
-            path=path,
-            where=dotted(fault.path),
-            note=fault.note,
-            **positions.place(fault.path)._asdict(),
+            fault.reason, path=path, where=dotted(fault.path), note=fault.note, **positions.place(fault.path)._asdict()
         )
         for fault in faults
     ]

@@ -220,10 +220,7 @@ def test_loss_without_known_peaks(tmp_path: Path) -> None:
             lambda text: text.replace('n": 1', 'n": 2', 1),
             "schema_version: expected 1, found 2 (written by a newer diode_lut",
         ),
-        (
-            lambda text: text.replace('"M":8192', '"M":0'),
-            "devices[1].misses[1].M: expected `int` >= 1",
-        ),
+        (lambda text: text.replace('"M":8192', '"M":0'), "devices[1].misses[1].M: expected `int` >= 1"),
         (
             lambda text: text.replace('"op":"bmm"', '"op":"conv"', 1),
             "devices[0].misses[0]: op: 'conv' is not one of mm, ",

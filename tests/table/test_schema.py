@@ -123,10 +123,7 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
     rows = document["entries"] + copy.deepcopy(document["entries"])
     for _ in range(data.draw(st.integers(0, 4)) if rows else 0):
         mutate(data.draw, rows, NAMES, JUNK)
-    header = {
-        "schema_version": 2,
-        "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},
-    }
+    header = {"schema_version": 2, "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1}}
     path = tmp_path_factory.getbasetemp() / "alike.json"
     alone = []
     for row in rows:
@@ -184,10 +181,7 @@ def test_objects_are_closed_and_fields_described() -> None:
 def test_each_template_has_exactly_its_tunables(template: str) -> None:
     """For every template the schema takes all tunables with their allowed values, needs each, and takes no other."""
     config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMA["$defs"]})
-    good = {
-        "template": template,
-        **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].required},
-    }
+    good = {"template": template, **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].required}}
     assert config.is_valid(good)
     assert not config.is_valid({**good, "other": 1})
     for parameter in TEMPLATES[template].parameters:
