@@ -135,8 +135,6 @@ CASES = [
     ("doctor mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
-    ("evaluate mine.json d.msgpack --picture nodir/x.svg", 2, "error: nodir: no such directory to write to"),
-    ("evaluate mine.json d.msgpack --picture nodir/x.png", 2, "error: nodir: no such directory to write to"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
     (
         "explain mm 8 8 8 --hardware h200 --table model.bin",

@@ -20,13 +20,11 @@ from diode_lut.cli.arguments import (
     read_datasets_answered_by,
     read_datasets_for,
     records_of,
-    require_picture,
     require_same_device,
     say_losses,
 )
 from diode_lut.cli.output import (
     PAGE,
-    PICTURE_OUTPUT,
     PIPE_WIDTH,
     RECEIPT,
     STANDARD,
@@ -89,9 +87,6 @@ if TYPE_CHECKING:
     help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
     "torch-diode, of whose kernels the fastest counts.",
 )
-@click.option(
-    "--picture", metavar="FILE", type=PICTURE_OUTPUT, help="Draw regrets and gains in this .png, .svg or .pdf file."
-)
 @TEXT_OR_JSON
 def evaluate_command(
     files: tuple[Typed, ...],
@@ -99,7 +94,6 @@ def evaluate_command(
     everything: bool,
     function: str | None,
     against: str,
-    picture: Path | None,
     form: str,
 ) -> int:
     """Compare a table's choices with the best measured kernels.
@@ -114,7 +108,7 @@ def evaluate_command(
     from diode_lut import errors
     from diode_lut.build.measurements import combined
     from diode_lut.decide.sources import ModelSource, TableSource, Threshold
-    from diode_lut.evaluate import AsText, as_json, evaluate, save_picture
+    from diode_lut.evaluate import AsText, as_json, evaluate
     from diode_lut.formats.other_tools import read_solution
 
     if everything and model_file is None:
@@ -131,8 +125,6 @@ def evaluate_command(
             Config.parse(against)
         except ProblemError as error:
             raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
-    if picture is not None:
-        require_picture(picture)
     source, measured = subject.source, records_of(datasets)
     if isinstance(source, ModelSource) and not everything:
         measured = _unseen(source.model, measured)
@@ -151,8 +143,6 @@ def evaluate_command(
             **({"rows": source.rows} if subject.kind == "table" else {}),
         }
         say(errors.as_json({**origin, **as_json(evaluation)}))
-    if picture is not None:
-        save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     return say_losses(datasets)
 
 
