@@ -35,7 +35,9 @@ from diode_lut.problem import (
     GEMMS,
     GENERATED,
     GROUPED,
+    JOINED,
     LAYOUTS,
+    MATMULS,
     OP_SIZES,
     OPS,
     Problem,
@@ -52,6 +54,10 @@ JsonObject = dict[str, Any]
 
 TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]
 """Yields problems, and may show progress."""
+
+
+FAMILIES = {"attention": ATTENTION, "grouped": GROUPED, "joined": JOINED, "generated": GENERATED}
+"""The ops of which the page treats some sizes in their own way. All others are matmuls."""
 
 
 class Side(NamedTuple):
@@ -99,7 +105,7 @@ class ShownKind(NamedTuple):
 
     def covers(self, other: ShownKind) -> bool:
         """Whether all problems of the other kind are of this kind as well."""
-        if self.op is None and other.op in (*ATTENTION, *GROUPED):
+        if self.op is None and other.op is not None and other.op not in MATMULS:
             return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
 
@@ -186,8 +192,7 @@ def as_data(
                 "dtype": domain.dtypes,
                 "layout": domain.layouts,
                 "variant": domain.variants,
-                "attention": op in ATTENTION,
-                "grouped": op in GROUPED,
+                "family": next((name for name, ops in FAMILIES.items() if op in ops), "matmul"),
                 "usual": "Inductor's first config" if op in GENERATED else str(baseline(op)),
             }
             for op, domain in DOMAINS.items()
