@@ -40,7 +40,7 @@ def test_the_overview_has_every_command_in_its_group() -> None:
 
 def test_without_arguments_the_first_commands_to_try_come_first() -> None:
     """These are on programs of the user's own, before the list of all commands."""
-    begin, _, rest = call().output.partition("Run programs:")
+    begin, _, rest = call().output.partition("\n\nRun programs:\n")
     assert re.findall(r"diode-lut (\w+) -- python train.py", begin) == ["run", "tune", "compare"]
     assert "  build " in rest
 
