@@ -44,7 +44,21 @@ CASES = [
     ("explain reduction --x 8 --variant inner", 2, "Missing option '--r' (reduction has the sizes x and r)."),
     ("explain reduction --x 8 --r 8 --hardware h100", 2, "error: variant: reduction needs one (allowed: inner, outer"),
     ("explain pointwise --x 8 --r 8 --variant flat", 2, "error: r: pointwise has no size r, so r is 1, not 8"),
-    ("explain reduction --variant innner --x 8 --r 8", 2, "'innner' is no variant (did you mean inner?)"),
+    ("explain reduction --variant innner --x 8 --r 8", 2, "'innner' is no variant of reduction (did you mean inner?)"),
+    ("explain split-reduction --variant x --x 8", 2, "'x' is no variant of split_reduction (allowed: inner, outer)"),
+    ("explain --variant four joined-mm 8 8 8", 2, "'four' is no variant of joined_mm (allowed: two, three, swiglu)"),
+    ("explain mm 8 8 8 --variant gate", 2, "mm has no variants: leave it out"),
+    ("explain joinedmm 8 8 8", 2, "(did you mean joined_mm?)"),
+    (
+        "set mine.json joined_mm --variant gate --config aten --note x",
+        2,
+        "'gate' is no variant of joined_mm (allowed: t",
+    ),
+    (
+        "set mine.json split_reduction --variant inner --r 64 --config 'in_parts p64' --note x",
+        1,
+        "error: mine.json: configs[0].parts: 64 elements in 64 parts (allowed: 32 in each)",
+    ),
     ("explain pointwise --variant flat --x 8 --dynamic x=1:8", 2, "'x=1:8' is not b, m, n or k and its range, such as"),
     (
         "set mine.json reduction --variant inner --x 8 --r 8x --config aten --note x",

@@ -75,7 +75,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")
 
 
 @click.command("explain")
-@click.argument("op", type=OP, metavar="OP", required=False)
+@click.argument("op", type=OP, metavar="OP", required=False, is_eager=True)  # variants are an op's
 @click.argument("m", type=SIZE, required=False, metavar="M")
 @click.argument("n", type=SIZE, required=False, metavar="N")
 @click.argument("k", type=SIZE, required=False, metavar="K")
