@@ -156,7 +156,7 @@ def regret_class(regret: float | None) -> str:
 
 
 def _within(regret: float, limit: float) -> bool:
-    """Whether a regret is at most the limit. Times in whole nanoseconds can give 0.020000000000000018 for 0.02."""
+    """Whether a regret is at most the limit, after rounding: 0.02 may be computed as 0.020000000000000018."""
     return round(regret, _DIGITS) <= limit
 
 

@@ -35,7 +35,6 @@ from diode_lut.problem import (
     GEMMS,
     GENERATED,
     GROUPED,
-    JOINED,
     LAYOUTS,
     MATMULS,
     OP_SIZES,
@@ -56,8 +55,8 @@ TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]
 """Yields problems, and may show progress."""
 
 
-FAMILIES = {"attention": ATTENTION, "grouped": GROUPED, "joined": JOINED, "generated": GENERATED}
-"""The ops of which the page treats some sizes in their own way. All others are matmuls."""
+FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "generated": GENERATED}
+"""The ops that the page treats alike. Matmuls are those that a row without an op is for."""
 
 
 class Side(NamedTuple):
@@ -192,7 +191,7 @@ def as_data(
                 "dtype": domain.dtypes,
                 "layout": domain.layouts,
                 "variant": domain.variants,
-                "family": next((name for name, ops in FAMILIES.items() if op in ops), "matmul"),
+                "family": next((name for name, ops in FAMILIES.items() if op in ops), "other"),
                 "usual": "Inductor's first config" if op in GENERATED else str(baseline(op)),
             }
             for op, domain in DOMAINS.items()

@@ -170,7 +170,7 @@ ROW_FIELDS = {
     "epilogue": described(
         Literal[tuple(EPILOGUES)],
         "Epilogue",
-        "Class of the pointwise work that is fused behind the GEMM. "
+        "Class of the pointwise work that is fused after the GEMM. "
         f"{'; '.join(f'{name}: {meaning}' for name, meaning in EPILOGUES.items())}.",
     ),
     "variant": described(

@@ -119,8 +119,8 @@ def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(no_choice=Counter(left), unfused=Counter(unfused))})))
     lines = call("receipt", path).output.splitlines()
     assert [line for line in lines if "nothing fused" in line] == [
-        "  nothing fused behind 3 matmuls: it reduces",
-        "  nothing fused behind 2 matmuls: none follows",
+        "  nothing fused after 3 matmuls: it reduces",
+        "  nothing fused after 2 matmuls: none follows",
     ]
     (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
     assert device["unfused"] == {"it reduces": 3, "none follows": 2}

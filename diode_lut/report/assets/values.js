@@ -22,7 +22,7 @@ function usualOfAll(data) {
   return [...new Set(things.map(({ op }) => usualOf(data, op)))].sort().join(" or ") || usualOf(data, null);
 }
 
-// Attention, grouped matmuls, joined matmuls, kernels that Inductor generates, or the matmuls that a row without an op is for.
+// Whether an op is of a family: attention, grouped matmuls, generated kernels, or the matmuls that a row without an op is for.
 const isOf = (data, op, family) => op !== null && data.ops[op].family === family;
 const isGenerated = (data, op) => isOf(data, op, "generated");
 
