@@ -44,12 +44,12 @@ class _Operation(msgspec.Struct):
     solution: dict[str, msgspec.Raw]
 
 
-class _Device(msgspec.Struct):
+class _Hardware(msgspec.Struct):
     operation: dict[str, _Operation]
 
 
 class _Document(msgspec.Struct):
-    hardware: dict[str, _Device]
+    hardware: dict[str, _Hardware]
 
 
 def open_torch_diode(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
-from diode_lut.problem import ATTENTION_ONLY, DOMAINS, GEMMS, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.table import read_table, to_bytes
 from diode_lut.table.faults import validator
 from diode_lut.table.lint import check_file
@@ -74,8 +74,9 @@ def _may_have_n_align(row: dict[str, Any]) -> bool:
 def _is_possible(op: str, row: dict[str, Any]) -> bool:
     """Whether problems of this op have the values and sizes that the row names."""
     values = zip(("dtype", "layout", "epilogue", "variant"), DOMAINS[op], strict=True)
-    sizes = [name for name in ATTENTION_ONLY if name in row]
-    return all(row[name] in allowed for name, allowed in values if name in row) and {*sizes} <= {*OP_SIZES[op]}
+    sizes = {name for name in SIZE_FIELDS if name in row} - (set() if op in GENERATED else {"b"})
+    possible = sizes <= {*OP_SIZES[op]} and not (op in GENERATED and "align" in row)
+    return possible and all(row[name] in allowed for name, allowed in values if name in row)
 
 
 def _tunables(config: dict[str, Any]) -> dict[str, Any]:
