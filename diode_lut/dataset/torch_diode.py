@@ -40,16 +40,16 @@ _NOT_FINITE = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=[\s,\]}])")
 """Numbers that Python writes into JSON although they are none of it."""
 
 
-class _Operation(msgspec.Struct):
+class _SolvedOp(msgspec.Struct):
     solution: dict[str, msgspec.Raw]
 
 
-class _Hardware(msgspec.Struct):
-    operation: dict[str, _Operation]
+class _SolvedDevice(msgspec.Struct):
+    operation: dict[str, _SolvedOp]
 
 
-class _Document(msgspec.Struct):
-    hardware: dict[str, _Hardware]
+class _SolvedFile(msgspec.Struct):
+    hardware: dict[str, _SolvedDevice]
 
 
 def open_torch_diode(
@@ -78,14 +78,14 @@ def hardware_by_name(path: Path, called: str) -> Hardware | None:
     return known_gpu(called) or (gpu and gpu._replace(aliases=(*gpu.aliases, called)))
 
 
-def _document(path: Path, file: Readable, is_json: bool) -> _Document:
+def _document(path: Path, file: Readable, is_json: bool) -> _SolvedFile:
     data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise DatasetError(f"{path}: too large (allowed: {MAX_BYTES >> 20} MiB)")
     with _damage_reported(path):
         if is_json:
-            return msgspec.json.decode(_NOT_FINITE.sub(b"null", data), type=_Document)
-        return msgspec.msgpack.decode(data, type=_Document)
+            return msgspec.json.decode(_NOT_FINITE.sub(b"null", data), type=_SolvedFile)
+        return msgspec.msgpack.decode(data, type=_SolvedFile)
 
 
 @contextmanager
