@@ -73,7 +73,7 @@ def open_torch_diode(
 
 
 def hardware_by_name(path: Path, called: str) -> Hardware | None:
-    """Return the known GPU of this name, or else the GPU in the name of the file: a device may be called ``unknown``."""
+    """Return the known GPU of this name, or else the GPU in the name of the file, as of a device ``unknown``."""
     gpu = gpu_named_in(path.name)
     return known_gpu(called) or (gpu and gpu._replace(aliases=(*gpu.aliases, called)))
 
