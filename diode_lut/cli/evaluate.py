@@ -311,7 +311,8 @@ def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
         beside = datasets_beside(table.path) if table.path is not None else {}
         names = [shown(beside[each].path) if each in beside else each[: len("sha256:") + 12] for each in missing[:3]]
         listed = ", ".join([*names, *(["..."] if len(missing) > 3 else [])])
-        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {listed}"
+        number = f"{len(missing)} of the {len(sources)} datasets that the table was built from"
+        text = f"{number} {'is' if len(missing) == 1 else 'are'} not given: {listed}"
         remedy = "give all of them, or the gain and regret may not be those of the table"
         say(printable(f"note: {text} ({remedy})"), err=True)
     return len(missing)
