@@ -1,4 +1,4 @@
-"""Compare a program with and without tables: run it in turn, trace it, and tell differences from noise."""
+"""Compare a program with and without tables: run both in turn, trace them, and tell differences from noise."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
 
 
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
-    """Run everything, and tell how it goes. Ended if it cannot be finished.
+    """Run everything, and tell how it goes. ComparisonEnded if it cannot be finished.
 
     ProgramError if no table and no model answered: then there is nothing to compare.
     """
