@@ -89,12 +89,7 @@ if TYPE_CHECKING:
 )
 @TEXT_OR_JSON
 def evaluate_command(
-    files: tuple[Typed, ...],
-    model_file: Typed | None,
-    everything: bool,
-    function: str | None,
-    against: str,
-    form: str,
+    files: tuple[Typed, ...], model_file: Typed | None, everything: bool, function: str | None, against: str, form: str
 ) -> int:
     """Compare a table's choices with the best measured kernels.
 

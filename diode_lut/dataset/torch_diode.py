@@ -98,13 +98,7 @@ def _damage_reported(path: Path) -> Iterator[None]:
 
 
 def _records(
-    path: Path,
-    is_json: bool,
-    hardware: Hardware,
-    layout: str,
-    file: Readable,
-    skipped: Counter[str],
-    _lost: object,
+    path: Path, is_json: bool, hardware: Hardware, layout: str, file: Readable, skipped: Counter[str], _lost: object
 ) -> Iterator[Record]:
     document = _document(path, file, is_json)
     parser = _SolutionParser(layout, skipped)
