@@ -69,10 +69,10 @@ def __dir__() -> list[str]:
 
 
 def _write_receipt() -> None:
-    """At exit.
+    """Write the receipt when the process ends, if it asked for one and has imported torch.
 
-    Without torch nothing was asked. Then nothing is imported either: after Ctrl-C, an import that defines a named tuple
-    makes Python's own exit code 1 instead of that of the signal.
+    Without torch nothing was asked, and this imports nothing: after Ctrl-C, an import that defines a named tuple would
+    make Python's exit code 1 instead of that of the signal.
     """
     if config.receipt is not None and _LOADED.intersection(sys.modules):
         try:

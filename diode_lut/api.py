@@ -177,7 +177,7 @@ _SHOWN = 10
 
 
 class Rival(NamedTuple):
-    """A row for the problem behind the answering row."""
+    """A row that would answer if the rows before it did not exist."""
 
     tier: str
     source: Source

@@ -269,13 +269,13 @@ _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 
 
 def op_of(text: str) -> str:
-    """Return the op: ``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` is ``int_mm``.
+    """Return the op: ``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` and ``int-mm`` ``int_mm``.
 
     Other values than text, in a file, stay as they are.
     """
     if not isinstance(text, str):
         return text
-    return _QUALIFIED.sub("", text.casefold(), count=1).removesuffix(".default")
+    return _QUALIFIED.sub("", text.casefold().replace("-", "_"), count=1).removesuffix(".default")
 
 
 def dtype_of(text: str | torch.dtype) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +17,6 @@ from diode_lut.dataset import Record
 from diode_lut.decide.decide import Sources, decide
 from diode_lut.decide.sources import THRESHOLD, Source, Threshold
 from diode_lut.errors import DatasetError, as_lines, printable
-from diode_lut.files import write_figure
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config, baseline
 
@@ -159,7 +156,7 @@ def regret_class(regret: float | None) -> str:
 
 
 def _within(regret: float, limit: float) -> bool:
-    """Whether a regret is at most the limit. Times in whole nanoseconds can give 0.020000000000000018 for 0.02."""
+    """Whether a regret is at most the limit, after rounding: 0.02 may be computed as 0.020000000000000018."""
     return round(regret, _DIGITS) <= limit
 
 
@@ -329,42 +326,3 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 def _figures(summary: Summary) -> dict[str, float | None]:
     return {name: None if value is None else round(value, _DIGITS) for name, value in summary._asdict().items()}
-
-
-_COLOURS = ("#0072b2", "#e69f00", "#999999", "#cc79a7")
-"""Colours of the origins, which colour-blind people can tell apart."""
-
-
-def save_picture(evaluation: Evaluation, path: Path, title: str) -> None:
-    """Draw two panels: shares of problems by regret, and gains by size. The suffix is the format, such as ``.png``."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter, ScalarFormatter
-
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    figure.suptitle(title)
-    regret, gain = figure.subplots(1, 2)
-    measured = [case for case in evaluation.cases if case.ns is not None]
-    for origin, colour in zip(sorted({case.origin for case in measured}), _COLOURS, strict=False):
-        cases = [case for case in measured if case.origin == origin]
-        regrets = np.sort([case.regret for case in cases])
-        shares = np.arange(1, len(regrets) + 1) / len(regrets)
-        regret.step([0, *regrets], [0, *shares], where="post", color=colour, label=f"{origin} ({len(cases)})")
-        points = [(case.problem.operations, case.gain) for case in cases if case.gain is not None]
-        if points:
-            gain.plot(*zip(*points, strict=True), ".", markersize=4, color=colour, alpha=0.6, label=origin)
-    regret.set(
-        xlabel="regret against the best config measured",
-        ylabel="share of problems with at most that regret",
-        ylim=(0, 1),
-    )
-    regret.xaxis.set_major_formatter(PercentFormatter(1))
-    regret.yaxis.set_major_formatter(PercentFormatter(1))
-    gain.axhline(1, color="black", linewidth=0.8)
-    gain.set(xscale="log", yscale="log", xlabel="floating-point operations", ylabel=f"gain over {evaluation.against}")
-    gain.yaxis.set_major_formatter(ScalarFormatter())
-    gain.yaxis.set_minor_formatter(ScalarFormatter())
-    for axes in (regret, gain):
-        axes.grid(visible=True, alpha=0.3)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend()
-    write_figure(figure, path)

@@ -194,7 +194,7 @@ def _is_alone_in_group(status: os.stat_result) -> bool:
 
 _PAUSE_S = 0.005
 _ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1
-"""The patience of a process to be alone in a directory, and with a process that changes a file or looks at it."""
+"""How long a process waits to be alone in a directory, for another to change a file, and for another to look at it."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 """NFS answers EBADF for a file not open for writing."""
 

@@ -82,7 +82,7 @@ class Hardware(NamedTuple):
     def difference_from(self, found: Hardware, environment: Mapping[str, str] = os.environ) -> str:
         """Say how a device differs from this hardware, the hardware of a table. Empty if they cannot be compared.
 
-        For a CPU's threads and vector instructions it also names the variable of the environment behind them.
+        For a CPU's threads and vector instructions it also names the environment variable that sets them.
         """
         if self.is_cpu != found.is_cpu:
             return ""

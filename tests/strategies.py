@@ -116,12 +116,7 @@ def _attention(highest: int) -> SearchStrategy[Entry]:
     def of(entry: Entry, op: str, variant: str | None, sizes: tuple[Range | None, ...]) -> Entry:
         layout = None if entry.layout is None else "nt"
         return entry._replace(
-            op=op,
-            layout=layout,
-            epilogue=None,
-            variant=variant,
-            n_align=None,
-            **dict(zip("hgv", sizes, strict=True)),
+            op=op, layout=layout, epilogue=None, variant=variant, n_align=None, **dict(zip("hgv", sizes, strict=True))
         )
 
     variants = st.none() | st.sampled_from(VARIANTS[ATTENTION[0]][:2])

@@ -219,10 +219,7 @@ class TestExplain:
 
     def test_a_size_that_may_change(self, table_file: Write) -> None:
         """With ``--dynamic`` it prints what each part of the range gets, and what one kernel for all would be."""
-        rows = (
-            {"m": [1, 63], "configs": [{**TRITON, "gain_permille": 1500}]},
-            {"m": [64, 512], "configs": [ATEN]},
-        )
+        rows = ({"m": [1, 63], "configs": [{**TRITON, "gain_permille": 1500}]}, {"m": [64, 512], "configs": [ATEN]})
         options = ("--hardware", "mine", "--table", table_file("mine.json", *rows))
         result = call("explain", "mm", 8, 64, 64, "--dynamic", "m=2:512", *options)
         _, small, large, one = result.stdout.splitlines()

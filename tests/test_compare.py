@@ -98,12 +98,7 @@ def test_a_program_is_compared(tmp_path: Path, python: Path) -> None:
     [
         (("exit=3",), (), 3, "diode-lut: the program failed with tables, with exit code 3: nothing is compared"),
         (("exit=0",), (), 1, "error: nothing to compare: Inductor asked for no GEMM"),
-        (
-            ("ask",),
-            {},
-            1,
-            "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut tu",
-        ),
+        (("ask",), {}, 1, "error: nothing to compare: no table and no model answered any of 1 question; `diode-lut tu"),
         (
             ("ask",),
             ("--table", "nvidia-h200"),

@@ -355,10 +355,7 @@ class TestSet:
         """Rows that cannot be read would be lost."""
         path = table_file("mine.json", {"op": "mn", "configs": [ATEN]})
         before = path.read_bytes()
-        for result in (
-            call("set", path, *KEY, "--config", "aten", "--note", "x"),
-            call("unset", path, *KEY),
-        ):
+        for result in (call("set", path, *KEY, "--config", "aten", "--note", "x"), call("unset", path, *KEY)):
             assert result.exit_code == 1
             assert "entries[0].op" in result.stderr
         assert path.read_bytes() == before

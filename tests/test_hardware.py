@@ -47,11 +47,7 @@ def test_difference(wanted: Hardware, found: Hardware, environment: dict[str, st
 def test_a_cpu_has_threads() -> None:
     """The text of a CPU counts threads, that of a GPU its multiprocessors."""
     texts = [str(H200), str(CPU), str(CPU._replace(sm_count=1))]
-    assert texts == [
-        "NVIDIA H200 (sm_90, 132 SMs)",
-        "A CPU (cpu-avx512, 4 threads)",
-        "A CPU (cpu-avx512, 1 thread)",
-    ]
+    assert texts == ["NVIDIA H200 (sm_90, 132 SMs)", "A CPU (cpu-avx512, 4 threads)", "A CPU (cpu-avx512, 1 thread)"]
 
 
 def test_no_device_of_that_kind() -> None:

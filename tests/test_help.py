@@ -40,7 +40,7 @@ def test_the_overview_has_every_command_in_its_group() -> None:
 
 def test_without_arguments_the_first_commands_to_try_come_first() -> None:
     """These are on programs of the user's own, before the list of all commands."""
-    begin, _, rest = call().output.partition("Run programs:")
+    begin, _, rest = call().output.partition("\n\nRun programs:\n")
     assert re.findall(r"diode-lut (\w+) -- python train.py", begin) == ["run", "tune", "compare"]
     assert "  build " in rest
 
@@ -105,6 +105,7 @@ def test_query_says_how_to_quote(expression: str, hint: str) -> None:
         ("entries[?layout=='row']", "note: no layout is row (there are nn, nt, tn)\n"),
         ("entries[?configs[0].template=='triton-mm']", "note: no template is triton-mm (did you mean triton_mm?)\n"),
         ("entries[?note=='x']", "note: the file has no field note\n"),
+        ("entries[?variant=='row-bf16-fast']", "note: no variant is row-bf16-fast (did you mean row-bfloat16-fast?)\n"),
         ("entries[?op=='bmm' && m[1] < `0`]", ""),
     ],
 )
@@ -156,11 +157,7 @@ def test_shells_complete_commands_and_tables(words: str, expected: str, monkeypa
 def test_colors_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe gets none, and neither does a terminal where NO_COLOR is set."""
     runner, green = CliRunner(), "\x1b[32m\x1b[1madded\x1b[0m"
-    for color, no_color, expected in (
-        (False, "", "added"),
-        (True, "", green),
-        (True, "1", "added"),
-    ):
+    for color, no_color, expected in ((False, "", "added"), (True, "", green), (True, "1", "added")):
         monkeypatch.setenv("NO_COLOR", no_color)
         with runner.isolation(color=color) as (output, *_):
             say("added    x\nother", colors=CHANGES)

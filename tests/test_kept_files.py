@@ -31,7 +31,6 @@ WRITING = {
     "compare -n 2 --output": "page.html",
     "distill d.msgpack --picture p.png -o": "m.safetensors",
     "distill d.msgpack -o new.mlp.safetensors --picture": "p.png",
-    "evaluate t.json d.msgpack --picture": "p.png",
     "export inductor-table t.json -o": "lookup.json",
     "export timings d.msgpack -o": "timings.csv",
     "export torch-diode-table t.json -o": "diode.json",

@@ -49,11 +49,7 @@ WORDS = [
     "déjà\u2028☂😀",
     "\udcff\udc80x",
 ]
-NAMES = (
-    "--help",
-    "".join(WORDS[3:8]) + "\n -x",
-    "".join(WORDS[8:]),
-)
+NAMES = ("--help", "".join(WORDS[3:8]) + "\n -x", "".join(WORDS[8:]))
 """Names of files and arguments: one that would be an option, and all that shells and terminals take for something."""
 PROGRAMS = ("python", "git", "pip", "cp", "ssh-keygen", "diode-lut")
 HARDWARE = {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132}
@@ -294,10 +290,7 @@ def test_a_command_that_is_shown_can_be_pasted(
 def test_every_command_is_pasted() -> None:
     """Commands are made in one way, and each module that shows some is tried here."""
     sources = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
-    assert {name for name, text in sources.items() if re.search(r"\bas_command\b", text)} == {
-        *PASTED,
-        "errors.py",
-    }
+    assert {name for name, text in sources.items() if re.search(r"\bas_command\b", text)} == {*PASTED, "errors.py"}
     assert {name for name, text in sources.items() if "shlex" in text} == {"errors.py", "cli/git.py"}
     shell = r"(?:python -m diode_lut|diode-lut|git checkout|pip|cp|ssh-keygen) [^`\"']*\{(?!as_command|wanted)"
     assert [name for name, text in sources.items() if re.search(shell, text)] == []

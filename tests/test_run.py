@@ -207,10 +207,7 @@ time.sleep(100)
     ("steps", "line"),
     [
         (("torch",), f"nothing was answered: {NO_GEMM}"),
-        (
-            ("no-choice",),
-            f"nothing was answered: Inductor has no choice of kernels for {LINEAR} ({FREEZING})",
-        ),
+        (("no-choice",), f"nothing was answered: Inductor has no choice of kernels for {LINEAR} ({FREEZING})"),
         (
             ("ask", "no-choice"),
             "1 question about 1 GEMM, of 1 process: 0 answered, 1 missed; Inductor has no choice for 1 more",

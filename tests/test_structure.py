@@ -77,11 +77,7 @@ RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box
 """Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
 PARTS = {"key", "sizes"}
 """Names of parts of records: ``problem.m``, not ``problem.sizes[1]``. Of variables, only a shape is called so."""
-OF_RECORDS = (
-    "diode_lut/problem.py",
-    "diode_lut/templates/template.py",
-    "diode_lut/table/row.py",
-)
+OF_RECORDS = ("diode_lut/problem.py", "diode_lut/templates/template.py", "diode_lut/table/row.py")
 """The modules that define them."""
 
 RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}

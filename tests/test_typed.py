@@ -167,7 +167,7 @@ def test_solutions_come_through_a_pipe(tmp_path: Path) -> None:
         "tune --table - -- true",
         "compare -o - -- true",
         "distill d.msgpack -o -",
-        "evaluate H200 d.msgpack --picture -",
+        "distill d.msgpack -o m.mlp.safetensors --picture -",
         "verify H200 -o -",
         "adopt --budget 1 -o -",
     ],

@@ -44,7 +44,21 @@ CASES = [
     ("explain reduction --x 8 --variant inner", 2, "Missing option '--r' (reduction has the sizes x and r)."),
     ("explain reduction --x 8 --r 8 --hardware h100", 2, "error: variant: reduction needs one (allowed: inner, outer"),
     ("explain pointwise --x 8 --r 8 --variant flat", 2, "error: r: pointwise has no size r, so r is 1, not 8"),
-    ("explain reduction --variant innner --x 8 --r 8", 2, "'innner' is no variant (did you mean inner?)"),
+    ("explain reduction --variant innner --x 8 --r 8", 2, "'innner' is no variant of reduction (did you mean inner?)"),
+    ("explain split-reduction --variant x --x 8", 2, "'x' is no variant of split_reduction (allowed: inner, outer)"),
+    ("explain --variant four joined-mm 8 8 8", 2, "'four' is no variant of joined_mm (allowed: two, three, "),
+    ("explain mm 8 8 8 --variant gate", 2, "mm has no variants: leave it out"),
+    ("explain joinedmm 8 8 8", 2, "(did you mean joined_mm?)"),
+    (
+        "set mine.json joined_mm --variant gate --config aten --note x",
+        2,
+        "'gate' is no variant of joined_mm (allowed: t",
+    ),
+    (
+        "set mine.json split_reduction --variant inner --r 64 --config 'in_parts p64' --note x",
+        1,
+        "error: mine.json: configs[0].parts: 64 elements in 64 parts (allowed: 32 in each)",
+    ),
     ("explain pointwise --variant flat --x 8 --dynamic x=1:8", 2, "'x=1:8' is not b, m, n or k and its range, such as"),
     (
         "set mine.json reduction --variant inner --x 8 --r 8x --config aten --note x",
@@ -123,11 +137,7 @@ CASES = [
         "--output x.json: the page is HTML, and the figures go to x.json beside",
     ),
     ("run --table nvidia-h20 -- python train.py", 2, "(did you mean nvidia-h200?)"),
-    (
-        "compare --table nosuch.json -- python train.py",
-        2,
-        "nosuch.json: no such file, and no table of that name",
-    ),
+    ("compare --table nosuch.json -- python train.py", 2, "nosuch.json: no such file, and no table of that name"),
     ("diff mine.json text.json", 2, "error: text.json:1:1: not JSON"),
     ("diff mine.json model.bin", 2, "error: model.bin: a model, not a table"),
     ("diff mine.json mine.json --dataset mine.json", 1, "error: mine.json: a table, not a dataset"),
@@ -139,8 +149,6 @@ CASES = [
     ("doctor mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("evaluate d.msgpack mine.json", 1, "error: d.msgpack:1:1: byte 0x"),
     ("evaluate other.json d.msgpack", 1, "measured on NVIDIA H200 (sm_90, 132 SMs), but other.json is for"),
-    ("evaluate mine.json d.msgpack --picture nodir/x.svg", 2, "error: nodir: no such directory to write to"),
-    ("evaluate mine.json d.msgpack --picture nodir/x.png", 2, "error: nodir: no such directory to write to"),
     ("explain mm 8 8 8 --batch 4 --hardware h200", 2, "error: b: mm has no batch, so b is 1, not 4"),
     (
         "explain mm 8 8 8 --hardware h200 --table model.bin",
@@ -268,11 +276,7 @@ CASES = [
         2,
         "'512-' is neither a size nor a range like 513-1024; for an",
     ),
-    (
-        "set mine.json matmul --config aten --note x",
-        2,
-        "unknown op 'matmul'; use mm, or bmm with a batch",
-    ),
+    ("set mine.json matmul --config aten --note x", 2, "unknown op 'matmul'; use mm, or bmm with a batch"),
     ("build timings.csv -o x.json", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of CSV)"),
     (
         "import inductor-table table.json -o x.msgpack --hardware H200",

@@ -41,7 +41,7 @@ from modelbench.dynamic import (
     measure_dispatch,
     measure_layers,
 )
-from modelbench.ways import read
+from modelbench.records import read
 from score_dynamic import families_in
 from torch._dynamo.utils import counters
 
@@ -98,7 +98,7 @@ def _listed(sizes: Sequence[int]) -> str:
 def measure_families(options: argparse.Namespace) -> None:
     """Compile in parallel, time what is compiled, and sum up all that the file has."""
     started = time.monotonic()
-    done = {line["family"] for line in read(options.out)}
+    done = {line["family"] for line in read([options.out] if options.out.exists() else [])}
     known = sorted(problem for problem in families_in([options.dataset]) if problem.layout[0] == "n")
     drawn = random.Random(options.seed).sample(known, min(options.families, len(known)))
     families = [problem for problem in drawn if str(problem) not in done]
@@ -113,7 +113,7 @@ def measure_families(options: argparse.Namespace) -> None:
             lines = measure(problem, options.sizes, bench)
             with options.out.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
-    summarize(read(options.out))
+    summarize(list(read([options.out] if options.out.exists() else [])))
 
 
 def compile_all(families: Sequence[Problem], options: argparse.Namespace, until: float) -> list[Problem]:

@@ -243,14 +243,7 @@ def model(count: int) -> Model:
     blocks = product((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64), (2, 3), (2, 4, 8))
     configs = [Config("triton_mm", (m, n, k, 8, stages, warps)) for m, n, k, stages, warps in blocks]
     kind = Kind("mm", "bfloat16", "nt", 16, (1, 1), (1, 8192), (1, 8192), (1, 8192))
-    return Model(
-        HARDWARE,
-        weights,
-        [*configs[:count], ATEN],
-        [kind],
-        Calibration(1.0, (9.0,), (1.0,)),
-        Split(0, 0.0),
-    )
+    return Model(HARDWARE, weights, [*configs[:count], ATEN], [kind], Calibration(1.0, (9.0,), (1.0,)), Split(0, 0.0))
 
 
 def bench_decision(path: Path) -> None:

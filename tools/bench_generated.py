@@ -11,7 +11,6 @@ It needs PyTorch 2.11, uses all GPUs and all CPUs, and ends in time. A config ta
 from __future__ import annotations
 
 import argparse
-import fcntl
 import gc
 import json
 import os
@@ -21,8 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +192,7 @@ def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     """Capture a program, wait until the kernels are measured, and replay it."""
     import torch
     from modelbench.generated import append, capture, replay
+    from modelbench.timing import alone
 
     from diode_lut.measure.timing import Bench
 
@@ -211,7 +210,7 @@ def keep(name: str, results: Path, ends: Sequence[float]) -> None:
         time.sleep(0.3)
     records = [record for path in results.parent.glob("results-*.jsonl") for record in _lines(path)]
     measured = {record["kernel"]: record for record in records if "cold" in record}
-    with _alone():
+    with alone(SCRATCH / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}"):
         if time.time() < ends[3]:
             append(results, replay(program, KERNELS, measured, Bench()))
 
@@ -264,6 +263,7 @@ def time_kernels(results: Path, ends: Sequence[float]) -> None:
     """Load kernels that are compiled, and measure them while no other process does on this GPU."""
     import torch
     from modelbench.generated import append, load, measure, parts
+    from modelbench.timing import alone
 
     from diode_lut.measure.timing import Bench
 
@@ -284,7 +284,7 @@ def time_kernels(results: Path, ends: Sequence[float]) -> None:
             try:
                 ready = load(KERNELS / kernel)
                 torch.cuda.synchronize()
-                with _alone():
+                with alone(SCRATCH / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}"):
                     append(results, measure(ready, bench))
                 del ready
             except Exception as error:
@@ -309,14 +309,6 @@ def _keep_sources(path: Path) -> None:
             if (about := directory / "about.json").exists():
                 source = Path(json.loads(about.read_text())["source"]).read_text()
                 file.write(json.dumps({"kernel": directory.name, "source": source}) + "\n")
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Be the only one of these processes that uses this GPU for times."""
-    with (SCRATCH / f"gpu-{os.environ['CUDA_VISIBLE_DEVICES']}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _claimed(what: str) -> bool:

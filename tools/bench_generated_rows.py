@@ -12,7 +12,6 @@ It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
 import os
@@ -94,7 +93,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     """Microseconds of a step, errors against float64, seconds of compiling and benchmarks, by label and compile."""
     import torch
     from modelbench.corpus import build
-    from modelbench.timing import Errors, captured
+    from modelbench.timing import Errors, alone, captured
 
     import diode_lut
     from diode_lut.measure.timing import Bench
@@ -125,7 +124,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
         torch.cuda.synchronize()
         errors.add(label, results)
     record["errors"] = errors.by_label
-    with _alone():
+    with alone(Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"):
         rounds = Bench().rounds([graph.replay for _, graph, _ in graphs], ROUNDS)
     for (label, *_), column in zip(graphs, rounds.T.tolist(), strict=True):
         record["us"].setdefault(label, []).append(round(median(column) / 1000, 2))
@@ -157,15 +156,6 @@ def _seen() -> Iterator[Callable[[], tuple[int, str]]]:
         patch.object(GraphLowering, "save_output_code", save),
     ):
         yield lambda: (len(benchmarked), digest.hexdigest()[:16])
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Be the only one of these processes that uses this GPU for times."""
-    path = Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def summarize(records: list[Record]) -> None:

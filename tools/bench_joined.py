@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import queue
@@ -33,7 +32,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -46,6 +44,7 @@ from modelbench.joined_kernels import Spec, compile_in_cache
 from modelbench.joined_tasks import NETS, Task, image, network, tasks_of
 from modelbench.joined_ways import MEASURES, ROUNDS, Clock, Line, Way, spread
 from modelbench.records import append, read
+from modelbench.timing import alone
 
 
 def measure(task: Task, clock: Clock) -> Line:
@@ -58,14 +57,6 @@ def measure(task: Task, clock: Clock) -> Line:
     except Exception as error:  # noqa: BLE001 - the next task may do
         line["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
     return line | {"seconds": round(time.monotonic() - begun, 2)}
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """While nothing else uses this GPU."""
-    with path.open("w") as file:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        yield
 
 
 def work(gpu: int, tasks: Any, done: Any, out: Path, lock: Path) -> None:
@@ -272,7 +263,7 @@ def markdown(lines: Sequence[Line]) -> str:
 
 def _of_nets(lines: Sequence[Line], nets: Sequence[Line]) -> Iterator[str]:
     """Sums over the 1x1 convolutions of each network, and times of whole networks."""
-    alone = (
+    single = (
         "cudnn channels_last",
         "cudnn channels_last, benchmark",
         "cudnn contiguous",
@@ -285,8 +276,8 @@ def _of_nets(lines: Sequence[Line], nets: Sequence[Line]) -> Iterator[str]:
     for line in lines:
         us = line["us"]
         library = us.get("cudnn channels_last", float("nan"))
-        values = {name: us.get(name, library) for name in alone} | {
-            "best": min([us[name] for name in us if name in alone], default=library)
+        values = {name: us.get(name, library) for name in single} | {
+            "best": min([us[name] for name in us if name in single], default=library)
         }
         base = us.get(then[0], float("nan"))
         values |= {name: us.get(name, base) for name in then} | {
@@ -296,7 +287,7 @@ def _of_nets(lines: Sequence[Line], nets: Sequence[Line]) -> Iterator[str]:
             for name, value in values.items():
                 sums[net, line["dtype"], line["batch"]][name] += number * value
             sums[net, line["dtype"], line["batch"]]["layers"] += number
-    columns = ("layers", *alone, "best", *then, "best, then")
+    columns = ("layers", *single, "best", *then, "best, then")
     yield f"| 1x1 of a network, us | dtype | batch | {' | '.join(columns)} |"
     yield "|---" * (len(columns) + 3) + "|"
     for (net, dtype, batch), values in sorted(sums.items()):

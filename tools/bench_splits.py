@@ -11,7 +11,6 @@ It uses all GPUs, ends in time, and needs PyTorch 2.11.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import random
@@ -19,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
@@ -140,7 +138,7 @@ def main() -> None:
 
 def time_program(name: str, x: int, r: int) -> Record:
     """Microseconds with Inductor's split and with each other, and the error of each against float64."""
-    from modelbench.timing import captured
+    from modelbench.timing import alone, captured
     from torch._inductor.choices import InductorChoices
 
     import diode_lut  # noqa: F401 - rows decide the configs
@@ -176,7 +174,7 @@ def time_program(name: str, x: int, r: int) -> Record:
         record["errors"][str(parts)] = round(float(error), 7)
         if parts is None:
             record["usual"] = asked[0] if asked else None
-    with _alone():
+    with alone(Path(tempfile.gettempdir()) / f"splits-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"):
         rounds = Bench().rounds([graph.replay for graph in graphs.values()], ROUNDS)
     for parts, column in zip(graphs, rounds.T.tolist(), strict=True):
         record["us"][str(parts)] = round(median(column) / 1000, 2)
@@ -187,15 +185,6 @@ def _first(results: Any) -> Tensor:
     found = results[0] if isinstance(results, tuple) else results
     assert isinstance(found, Tensor)
     return found
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Be the only one of these processes that uses this GPU for times."""
-    path = Path(tempfile.gettempdir()) / f"splits-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def pack(records: list[Record], arguments: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.search_space import candidates as of_problem
 from diode_lut.problem import ITEMSIZES, Problem
 from diode_lut.templates.config import Config
+from diode_lut.templates.template import SomeProblems
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100")
 SIZES = (16, 32, 64, 128, 4096)
@@ -59,18 +60,6 @@ class Found(NamedTuple):
     spilled: int
 
 
-class Row(NamedTuple):
-    """What a row covers."""
-
-    op: str | None
-    dtype: str | None
-    align: int | None
-    m: None = None
-    k: None = None
-    g: None = None
-    v: None = None
-
-
 def candidates(arch: str, dtype: str) -> list[Config]:
     """All configs of a tiled template that the exhaustive search space has for some ``mm`` of the type."""
     found = dict.fromkeys(
@@ -90,7 +79,7 @@ def predicted(trial: Trial) -> int:
 
 def passes(trial: Trial) -> bool:
     """Whether our rules find nothing wrong with the config."""
-    covered = Row("mm", trial.dtype, trial.align)
+    covered = SomeProblems("mm", trial.dtype, trial.align)
     return not any(trial.config.kernel.complaints(trial.config.params, covered, architecture(trial.arch)))
 
 

@@ -54,9 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["fake", "cpu", "interpreter", "cuda"], default="fake")
     parser.add_argument(
-        "--kind",
-        choices=["gemms", "graphs", *OPS],
-        help="of cases; graphs where Triton's interpreter runs",
+        "--kind", choices=["gemms", "graphs", *OPS], help="of cases; graphs where Triton's interpreter runs"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=100)

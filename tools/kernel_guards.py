@@ -114,11 +114,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "equal-parts-of-k": ("_decompose_k", Without("k_split"), HOOK + "test_unlaunchable_config_gives_way"),
         "aot-inductor": ("_decompose_k", Without("aot_mode"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
         "cpp-wrapper": ("_decompose_k", Without("cpp_wrapper"), KERNELS + "test_kernels_that_aot_inductor_cannot_have"),
-        "sizes-of-subgraphs": (
-            "_sizes_stay_dynamic",
-            TRUE,
-            KERNELS + "test_parts_of_k_with_dynamic_sizes",
-        ),
+        "sizes-of-subgraphs": ("_sizes_stay_dynamic", TRUE, KERNELS + "test_parts_of_k_with_dynamic_sizes"),
         "padded-results": ("_returns_its_layout", TRUE, KERNELS + "test_parts_of_k_where_results_are_padded"),
         "bias-of-aten": (
             "with_fixed_layouts",
@@ -188,11 +184,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.hook.epilogues": {
         "joined-alone": ("speedup_by_fusion", Without("ALONE"), JOINED + "test_nothing_is_fused"),
-        "parts-that-are-aligned": (
-            "is_written_in_rows",
-            TRUE,
-            CONCAT + "test_parts_that_do_not_begin_at_16_bytes",
-        ),
+        "parts-that-are-aligned": ("is_written_in_rows", TRUE, CONCAT + "test_parts_that_do_not_begin_at_16_bytes"),
     },
     "diode_lut.decide.decide": {
         "constants": (
@@ -200,7 +192,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             FALSE,
             TIMED + "test_sizes_that_were_constants",
             TIMED + "test_sizes_that_were_constants_behind_an_epilogue",
-        ),
+        )
     },
     "diode_lut.problem": {
         "zero-sizes": (
@@ -240,25 +232,13 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "generated-decided": ("_why_left", Without("decided"), GENERATED + "test_left_to_inductor"),
         "generated-settings": ("_why_left", Without("setting"), GENERATED + "test_inductors_settings_win"),
         "generated-node": ("_why_left", Without("patches"), GENERATED + "test_settings_for_a_node_win"),
-        "generated-order": (
-            "_why_left",
-            Without("strict_reduction_rblock"),
-            GENERATED + "test_order_of_a_sum_wins",
-        ),
-        "generated-dimensions": (
-            "_why_left",
-            Without("others"),
-            GENERATED + "test_two_dimensions_beside_each_other",
-        ),
+        "generated-order": ("_why_left", Without("strict_reduction_rblock"), GENERATED + "test_order_of_a_sum_wins"),
+        "generated-dimensions": ("_why_left", Without("others"), GENERATED + "test_two_dimensions_beside_each_other"),
         "generated-sizes-change": ("_why_left", Without("plain"), GENERATED + "test_left_to_inductor"),
         "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
-        "generated-persistent": (
-            "_fixed",
-            Without("allowed"),
-            GENERATED + "test_persistent_reductions_are_off",
-        ),
+        "generated-persistent": ("_fixed", Without("allowed"), GENERATED + "test_persistent_reductions_are_off"),
         "generated-form": ("_fixed", Without("changes_form"), GENERATED + "test_several_reductions_keep_the_form"),
         "generated-tiles": ("_values", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
@@ -306,11 +286,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.templates.triton_gemm": {
         "grouped-device": ("GroupedMm.runs_on", TRUE, GROUPED + "test_other_devices_have_no_kernel"),
         "grouped-memory": ("GroupedMm.shared_memory", Instead("lambda *_: 0"), GROUPED + "test_refused"),
-        "grouped-registers": (
-            "register_complaints",
-            Instead("lambda *_: iter(())"),
-            GROUPED + "test_refused",
-        ),
+        "grouped-registers": ("register_complaints", Instead("lambda *_: iter(())"), GROUPED + "test_refused"),
     },
     "diode_lut.hook.problems": {
         "unbounded-sizes": ("lacks_a_range", FALSE, DYNAMIC + "test_a_size_that_nothing_bounds"),

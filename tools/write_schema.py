@@ -116,10 +116,7 @@ def definition(kind: Any) -> Schema:
             "required": ["template"],
             "properties": {"template": schema_of(table_format.TEMPLATE)},
             "allOf": [
-                {
-                    "if": {"properties": {"template": {"const": name}}, "required": ["template"]},
-                    "then": schema_of(each),
-                }
+                {"if": {"properties": {"template": {"const": name}}, "required": ["template"]}, "then": schema_of(each)}
                 for name, each in CONFIGS.items()
             ],
         }

@@ -181,11 +181,7 @@ def _other_form(row: Entry, problems: Sequence[Problem], expected: KernelModel |
 
 
 def _exact(
-    problems: Sequence[Problem],
-    measured: _Kernels,
-    gains: Losses,
-    numbers: npt.NDArray[np.intp],
-    of_part: Entry,
+    problems: Sequence[Problem], measured: _Kernels, gains: Losses, numbers: npt.NDArray[np.intp], of_part: Entry
 ) -> Iterator[tuple[Entry, list[int]]]:
     """Yield rows for single sizes of a part at which another config is clearly faster than the config of its row.
 

@@ -185,8 +185,8 @@ class Measurements:
     Each pair occurs at most once. Pairs are sorted, problems by their fields, configs in the fixed order. Problems on
     which nothing succeeded are in ``unsolved``, not in ``problems``. ``relative`` are times over the best time on the
     same problem, ``aten`` those of the baseline for each problem, or NaN if it was not measured. ``timings`` counts all
-    timings, ``counting`` those combined here. It is made of pairs, as numbers ``problem * len(configs) + config``, and
-    their times, infinite for failures.
+    timings, ``counting`` those combined here. The constructor takes each pair as a number, ``problem * len(configs) +
+    config``, and the times of the pairs, infinite for failures.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any
@@ -135,7 +135,7 @@ class _CommandGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _printable_usage_errors():
+        with _printable_usage_errors() if args else nullcontext():  # without any, the error is the help
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

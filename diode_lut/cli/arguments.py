@@ -32,7 +32,7 @@ from diode_lut.errors import (
 )
 from diode_lut.files import read_at_most, require_writable, tables_directory
 from diode_lut.hardware import KNOWN, Hardware, detect_hardware, gpus_of, slug
-from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS
+from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, VARIANTS
 from diode_lut.settings import config
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
     from diode_lut.problem import Problem
     from diode_lut.table import Table
-
-
-_MOST_CHOICES = 20
-"""Of more choices, a message names only the close ones."""
 
 
 class _Spelled(click.Choice[str]):
@@ -61,14 +57,20 @@ class _Spelled(click.Choice[str]):
         return self._spell(choice)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Name Inductor's ops for a layer, and of many choices, as variants are, the close ones."""
+        """Name Inductor's ops for a layer, the close choices, and the variants of an op."""
         ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
         if ops:
             return f"unknown op {value!r}; use {ops}"
-        close = get_close_matches(self._spell(value), self.choices) if len(self.choices) > _MOST_CHOICES else ()
-        if close:
-            return f"{value!r} is no variant (did you mean {' or '.join(close)}?)"
-        return super().get_invalid_choice_message(value, ctx)
+        op = ctx.params.get("op") if ctx and self._spell is variant_of else None
+        choices = VARIANTS.get(op, ()) if op in OPS else tuple(self.choices)
+        if not choices:
+            return f"{op} has no variants: leave it out"
+        close = " or ".join(get_close_matches(self._spell(value), choices))
+        meant = f" (did you mean {close}?)" if close else ""
+        if self._spell is variant_of:
+            of_op, allowed = f" of {op}" if op in OPS else "", f" (allowed: {', '.join(choices)})"
+            return f"{value!r} is no variant{of_op}{meant or allowed}"
+        return f"{super().get_invalid_choice_message(value, ctx)}{meant}"
 
 
 ANY = "any"

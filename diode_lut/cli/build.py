@@ -424,12 +424,7 @@ def distill_command(
     help="The problem file to write, with the problems that drifted; without any it is not written.",
 )
 def verify_command(
-    table_file: Typed | None,
-    kernel_directory: Path | None,
-    device: str | None,
-    budget: float,
-    rows: int,
-    output: Path,
+    table_file: Typed | None, kernel_directory: Path | None, device: str | None, budget: float, rows: int, output: Path
 ) -> int:
     """Say whether a table's answers hold on this machine.
 

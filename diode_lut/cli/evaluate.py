@@ -20,13 +20,11 @@ from diode_lut.cli.arguments import (
     read_datasets_answered_by,
     read_datasets_for,
     records_of,
-    require_picture,
     require_same_device,
     say_losses,
 )
 from diode_lut.cli.output import (
     PAGE,
-    PICTURE_OUTPUT,
     PIPE_WIDTH,
     RECEIPT,
     STANDARD,
@@ -89,18 +87,9 @@ if TYPE_CHECKING:
     help="The baseline of gains: a config, written as explain writes it; or a max-autotune solution file of "
     "torch-diode, of whose kernels the fastest counts.",
 )
-@click.option(
-    "--picture", metavar="FILE", type=PICTURE_OUTPUT, help="Draw regrets and gains in this .png, .svg or .pdf file."
-)
 @TEXT_OR_JSON
 def evaluate_command(
-    files: tuple[Typed, ...],
-    model_file: Typed | None,
-    everything: bool,
-    function: str | None,
-    against: str,
-    picture: Path | None,
-    form: str,
+    files: tuple[Typed, ...], model_file: Typed | None, everything: bool, function: str | None, against: str, form: str
 ) -> int:
     """Compare a table's choices with the best measured kernels.
 
@@ -114,7 +103,7 @@ def evaluate_command(
     from diode_lut import errors
     from diode_lut.build.measurements import combined
     from diode_lut.decide.sources import ModelSource, TableSource, Threshold
-    from diode_lut.evaluate import AsText, as_json, evaluate, save_picture
+    from diode_lut.evaluate import AsText, as_json, evaluate
     from diode_lut.formats.other_tools import read_solution
 
     if everything and model_file is None:
@@ -131,8 +120,6 @@ def evaluate_command(
             Config.parse(against)
         except ProblemError as error:
             raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
-    if picture is not None:
-        require_picture(picture)
     source, measured = subject.source, records_of(datasets)
     if isinstance(source, ModelSource) and not everything:
         measured = _unseen(source.model, measured)
@@ -151,8 +138,6 @@ def evaluate_command(
             **({"rows": source.rows} if subject.kind == "table" else {}),
         }
         say(errors.as_json({**origin, **as_json(evaluation)}))
-    if picture is not None:
-        save_picture(evaluation, picture, f"{subject.name} on {', '.join(each.path.name for each in datasets)}")
     return say_losses(datasets)
 
 
@@ -321,7 +306,8 @@ def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
         beside = datasets_beside(table.path) if table.path is not None else {}
         names = [shown(beside[each].path) if each in beside else each[: len("sha256:") + 12] for each in missing[:3]]
         listed = ", ".join([*names, *(["..."] if len(missing) > 3 else [])])
-        text = f"{len(missing)} of the {len(sources)} datasets that the table was built from are not given: {listed}"
+        number = f"{len(missing)} of the {len(sources)} datasets that the table was built from"
+        text = f"{number} {'is' if len(missing) == 1 else 'are'} not given: {listed}"
         remedy = "give all of them, or the gain and regret may not be those of the table"
         say(printable(f"note: {text} ({remedy})"), err=True)
     return len(missing)

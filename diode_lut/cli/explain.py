@@ -75,7 +75,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")
 
 
 @click.command("explain")
-@click.argument("op", type=OP, metavar="OP", required=False)
+@click.argument("op", type=OP, metavar="OP", required=False, is_eager=True)  # variants are an op's
 @click.argument("m", type=SIZE, required=False, metavar="M")
 @click.argument("n", type=SIZE, required=False, metavar="N")
 @click.argument("k", type=SIZE, required=False, metavar="K")
@@ -167,9 +167,10 @@ def explain_command(
 
     OP is an op of the table format: mm or another that multiplies an M x K and a K x N matrix; grouped_mm, with M rows
     in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys of K
-    elements. A kernel that Inductor generates is pointwise or reduction, with --variant and --x, --y or --r. The output
-    names the configs, the row that answers, the rows that would answer next, and the gain that the model expects. It
-    exits with 1 if neither a table nor a model answers.
+    elements. The kernels that Inductor generates are pointwise and reduction, and split_reduction is the number of
+    parts of a reduction: these have --variant and some of --x, --y, --r and --loads. The output names the configs, the
+    row that answers, the rows that would answer next, and the gain that the model expects. It exits with 1 if neither a
+    table nor a model answers.
     """
     from diode_lut import api
     from diode_lut.decide.catalog import TableFile, open_file, open_table

@@ -17,7 +17,7 @@ from jmespath.visitor import TreeInterpreter
 
 from diode_lut.cli.arguments import TABLE, Typed
 from diode_lut.cli.output import PIPE_WIDTH, say
-from diode_lut.errors import ProblemError, as_json, as_lines, dtype_of, layout_of, op_of, printable, size_of
+from diode_lut.errors import ProblemError, as_json, as_lines, dtype_of, layout_of, op_of, printable, size_of, variant_of
 
 MAX_LETTERS = 4096
 """Length limit of an expression."""
@@ -279,6 +279,7 @@ _SPELLINGS: dict[str, Callable[[str], str]] = {
     "op": op_of,
     "dtype": dtype_of,
     "layout": layout_of,
+    "variant": variant_of,
     "template": str.casefold,
     "epilogue": str.casefold,
     "stage": str.casefold,

@@ -308,7 +308,7 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("set")
 @click.argument("table_file", metavar="TABLE", type=TABLE)
-@click.argument("op", type=ANY_OP, metavar="OP", required=False)
+@click.argument("op", type=ANY_OP, metavar="OP", required=False, is_eager=True)
 @_key_options
 @click.option(
     "--config",
@@ -389,7 +389,7 @@ def _entries(file: Typed, note: str | None) -> list[Entry]:
 
 @click.command("unset")
 @click.argument("table_file", metavar="TABLE", type=TABLE)
-@click.argument("op", type=ANY_OP, metavar="OP")
+@click.argument("op", type=ANY_OP, metavar="OP", is_eager=True)
 @_key_options
 def unset_command(table_file: Typed, **key: Any) -> None:
     """Remove the row with this key from a table.

@@ -349,9 +349,7 @@ def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:
         data = as_data(Side(table, evaluation, link, file), datasets=[adopted.dataset.name])
         write_atomically(folder / "report.html", as_page(data).encode())
     text = _README.format(
-        hardware=adopted.hardware,
-        table=adopted.table.relative_to(folder).as_posix(),
-        figures="\n".join(lines),
+        hardware=adopted.hardware, table=adopted.table.relative_to(folder).as_posix(), figures="\n".join(lines)
     )
     write_atomically(folder / "README.md", text.encode())
     return lines

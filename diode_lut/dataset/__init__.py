@@ -47,7 +47,7 @@ from diode_lut.dataset.dataset import (
     opened,
     record_to_wire,
 )
-from diode_lut.dataset.torch_diode import JsonCursor, MsgpackCursor, open_torch_diode
+from diode_lut.dataset.torch_diode import open_torch_diode
 from diode_lut.errors import DatasetError, printable
 from diode_lut.files import append, is_at, open_to_append, write_atomically
 from diode_lut.hardware import Hardware
@@ -254,11 +254,11 @@ def read_dataset(
         if b'"schema_version"' in start[:256]:
             raise DatasetError(f"{path}: a table, not a dataset")
         if start.lstrip()[:1] == b"{":
-            return open_torch_diode(path, file, JsonCursor, hardware, layout, contents)
+            return open_torch_diode(path, file, True, hardware, layout, contents)
         if MAGIC.encode() in start[:256] or _begins_stream(start):
             return _stream(path, file, contents)
         if _begins_with_map(start):
-            return open_torch_diode(path, file, MsgpackCursor, hardware, layout, contents)
+            return open_torch_diode(path, file, False, hardware, layout, contents)
         remedy = (
             " (`import timings` makes a dataset of CSV)"
             if start[:64].isascii() and b"," in start.replace(b";", b",")

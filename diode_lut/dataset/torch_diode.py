@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 
 from diode_lut.dataset.dataset import Dataset, Header, Readable, Record, Timing
 from diode_lut.errors import DatasetError, ProblemError, dtype_of
@@ -29,21 +30,36 @@ from diode_lut.hardware import Hardware, gpu_named_in, is_called, known_gpu
 from diode_lut.problem import Problem
 from diode_lut.templates.config import POINTER_TUNABLES, Config, pointer_gemm
 
+MAX_BYTES = 1 << 30
+"""Size limit of a file, which is in memory as a whole. A solution is decoded when it is its turn."""
+
+MAX_SOLUTION_BYTES = 4 << 20
+"""Size limit of the timings of a problem. Decoded, they may take a hundred times as much memory."""
+
+_NOT_FINITE = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=[\s,\]}])")
+"""Numbers that Python writes into JSON although they are none of it."""
+
+
+class _SolvedOp(msgspec.Struct):
+    solution: dict[str, msgspec.Raw]
+
+
+class _SolvedDevice(msgspec.Struct):
+    operation: dict[str, _SolvedOp]
+
+
+class _SolvedFile(msgspec.Struct):
+    hardware: dict[str, _SolvedDevice]
+
 
 def open_torch_diode(
-    path: Path,
-    file: Readable,
-    cursor: Callable[[Readable], Cursor],
-    hardware: Hardware | None,
-    layout: str,
-    contents: bytes | None,
+    path: Path, file: Readable, is_json: bool, hardware: Hardware | None, layout: str, contents: bytes | None
 ) -> Dataset:
     """Return the timings of ``hardware``. The file must use its name or an alias. See ``read_dataset``.
 
     Without ``hardware``, return those of the first hardware in the file, if its name or the file's is a known GPU's.
     """
-    with _damage_reported(path):
-        first = next(_members(cursor(file), "hardware"), None)
+    first = next(iter(_document(path, file, is_json).hardware), None)
     if first is None:
         raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")
     known = hardware or hardware_by_name(path, first)
@@ -53,53 +69,60 @@ def open_torch_diode(
             f"say which hardware it is, for example --hardware {f'{first},sm_90,132'!r}"
         )
     header = Header(known, benchmarker="torch-diode")
-    return Dataset(path, header, partial(_records, path, cursor, known, layout), contents)
+    return Dataset(path, header, partial(_records, path, is_json, known, layout), contents)
 
 
 def hardware_by_name(path: Path, called: str) -> Hardware | None:
-    """Return the known GPU of this name, or else, as for ``unknown``, the GPU in the name of the file."""
+    """Return the known GPU of this name, or else the GPU in the name of the file, as of a device ``unknown``."""
     gpu = gpu_named_in(path.name)
     return known_gpu(called) or (gpu and gpu._replace(aliases=(*gpu.aliases, called)))
 
 
-def _records(
-    path: Path,
-    cursor: Callable[[Readable], Cursor],
-    hardware: Hardware,
-    layout: str,
-    file: Readable,
-    skipped: Counter[str],
-    _lost: object,
-) -> Iterator[Record]:
-    names: set[str] = set()
-    parser = _SolutionParser(layout, skipped)
+def _document(path: Path, file: Readable, is_json: bool) -> _SolvedFile:
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DatasetError(f"{path}: too large (allowed: {MAX_BYTES >> 20} MiB)")
     with _damage_reported(path):
-        document = cursor(file)
-        for name in _members(document, "hardware"):
-            names.add(name)
-            for op in _members(document, "operation"):
-                for key in _members(document, "solution"):
-                    solution = document.value()
-                    timed_configs = solution.get("timed_configs") if isinstance(solution, dict) else None
-                    if not isinstance(timed_configs, list):
-                        raise ValueError("a solution without a list 'timed_configs'")
-                    if is_called(hardware, name):
-                        yield from parser.records(op, key, timed_configs)
-                    else:
-                        skipped[f"hardware {name!r}"] += len(timed_configs)
-        document.end()
-    if not any(map(hardware.called, names)):
-        found = ", ".join(map(repr, sorted(names))) or "nothing"
-        raise DatasetError(f"{path}: no timings of {hardware.name}: it holds {found} (an alias can be given)")
+        if is_json:
+            return msgspec.json.decode(_NOT_FINITE.sub(b"null", data), type=_SolvedFile)
+        return msgspec.msgpack.decode(data, type=_SolvedFile)
 
 
-def _members(cursor: Cursor, field: str) -> Iterator[str]:
-    """Yield the keys of the map under ``field`` in the map at the cursor. Other fields are skipped."""
-    for key in cursor.enter():
-        if key == field:
-            yield from map(str, cursor.enter())
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:  # those of msgspec and json are ValueErrors
+        what = str(error) or type(error).__name__
+        raise DatasetError(f"{path}: not a torch-diode dataset, or damaged: {what}") from error
+
+
+def _records(
+    path: Path, is_json: bool, hardware: Hardware, layout: str, file: Readable, skipped: Counter[str], _lost: object
+) -> Iterator[Record]:
+    document = _document(path, file, is_json)
+    parser = _SolutionParser(layout, skipped)
+    solutions = (
+        (name, op, key, raw)
+        for name, device in document.hardware.items()
+        for op, operation in device.operation.items()
+        for key, raw in operation.solution.items()
+    )
+    for name, op, key, raw in solutions:
+        with _damage_reported(path):
+            if len(bytes(raw)) > MAX_SOLUTION_BYTES:
+                raise ValueError(f"a solution of more than {MAX_SOLUTION_BYTES >> 20} MiB")
+            solution = json.loads(bytes(raw)) if is_json else msgpack.unpackb(raw)
+            timed_configs = solution.get("timed_configs") if isinstance(solution, dict) else None
+            if not isinstance(timed_configs, list):
+                raise ValueError("a solution without a list 'timed_configs'")
+        if is_called(hardware, name):
+            yield from parser.records(op, key, timed_configs)
         else:
-            cursor.value()
+            skipped[f"hardware {name!r}"] += len(timed_configs)
+    if not any(map(hardware.called, document.hardware)):
+        found = ", ".join(map(repr, sorted(document.hardware))) or "nothing"
+        raise DatasetError(f"{path}: no timings of {hardware.name}: it holds {found} (an alias can be given)")
 
 
 class _SolutionParser:
@@ -175,112 +198,3 @@ def _parsed(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProblemError(f"{what} that is not a JSON object")
     return value
-
-
-@contextmanager
-def _damage_reported(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, RecursionError, msgpack.UnpackException) as error:
-        what = str(error) or type(error).__name__
-        raise DatasetError(f"{path}: not a torch-diode dataset, or damaged: {what}") from error
-
-
-MAX_BYTES = 1 << 30
-"""Size limit of a JSON file, whose whole text is in memory."""
-
-MAX_VALUE_BYTES = 4 << 20
-"""Size limit of a value decoded at once. Its objects may take a hundred times as much memory."""
-
-_USUAL_VALUE_BYTES = 64 << 10
-"""Nearly all values are smaller."""
-
-
-_SPACE = re.compile(r"[ \t\r\n]*")
-
-
-class JsonCursor:
-    """A place in the text of a JSON file, in which NaN and Infinity are numbers, as in Python's json.
-
-    Methods raise ValueError if the file is damaged.
-    """
-
-    def __init__(self, file: Readable) -> None:
-        data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"too large (allowed: {MAX_BYTES >> 20} MiB)")
-        self._text = data.decode("utf-8")
-        self._position = 0
-        self._decoder = json.JSONDecoder()
-
-    def enter(self) -> Iterator[Any]:
-        """Yield the keys of the map at this place. After each key, its value must be entered or taken."""
-        self._take("{")
-        more = self._peek() != "}"
-        if not more:
-            self._take("}")
-        while more:
-            key = self.value()
-            self._take(":")
-            yield key
-            more = self._peek() == ","
-            self._take("," if more else "}")
-
-    def value(self) -> Any:
-        """Take the value at this place."""
-        self._peek()
-        with suppress(ValueError):
-            return self._decoded(_USUAL_VALUE_BYTES)
-        return self._decoded(MAX_VALUE_BYTES)
-
-    def end(self) -> None:
-        """Raise ValueError if anything of the document is left."""
-        if self._peek():
-            raise json.JSONDecodeError("Extra data", self._text, self._position)
-
-    def _decoded(self, most: int) -> Any:
-        """Take the value at this place. ValueError if it is longer than ``most`` characters."""
-        text = self._text[self._position : self._position + most]
-        try:
-            value, end = self._decoder.raw_decode(text)
-        except json.JSONDecodeError as error:
-            raise json.JSONDecodeError(error.msg, self._text, self._position + error.pos) from None
-        if end == most:
-            raise ValueError(f"a value of more than {most >> 20} MiB")
-        self._position += end
-        return value
-
-    def _peek(self) -> str:
-        match = _SPACE.match(self._text, self._position)
-        assert match is not None
-        self._position = match.end()
-        return self._text[self._position : self._position + 1]
-
-    def _take(self, expected: str) -> None:
-        if self._peek() != expected:
-            raise json.JSONDecodeError(f"Expecting '{expected}'", self._text, self._position)
-        self._position += 1
-
-
-class MsgpackCursor:
-    """The same in a msgpack file, whose methods may raise msgpack's UnpackException as well."""
-
-    def __init__(self, file: Readable) -> None:
-        self._unpacker = msgpack.Unpacker(file, max_buffer_size=MAX_VALUE_BYTES)
-
-    def enter(self) -> Iterator[Any]:
-        """See JsonCursor."""
-        for _ in range(self._unpacker.read_map_header()):
-            yield self.value()
-
-    def value(self) -> Any:
-        """See JsonCursor."""
-        return self._unpacker.unpack()
-
-    def end(self) -> None:
-        """See JsonCursor."""
-        if next(self._unpacker, None) is not None:
-            raise ValueError("more follows the document")
-
-
-Cursor = JsonCursor | MsgpackCursor

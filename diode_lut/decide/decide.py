@@ -28,7 +28,7 @@ NOT_AS_TIMED = "a size that may change was a constant when it was timed"
 """Why a config is left out of a decision for sizes that may change."""
 
 UNNAMED_TIME = 1.02
-"""Least time of a config outside the answering row, over the longest time of the row's configs.
+"""Assumed time of a config that the answering row does not name, over the longest time of the row's configs, at least.
 
 ``build`` chooses among configs within this factor of the best.
 """
@@ -53,7 +53,7 @@ class Sources:
             steps += (Step(tier.name, None, reason) for reason in tier.left_out)
             steps += (Step(tier.name, source) for source in tier.sources)
         self._before = [tuple(steps[:number]) for number in range(len(steps) + 1)]
-        """By number: as many of the first steps."""
+        """The first n steps, by n. They are shared by the decisions that were made after n steps."""
         self._asked = [(number, step.tier, step.source) for number, step in enumerate(steps) if step.source is not None]
 
     @cached_property
@@ -73,7 +73,7 @@ class Sources:
 
     @classmethod
     def only(cls, source: Source) -> Sources:
-        """Return a single source as all there is."""
+        """Return a single source as the sources of its hardware."""
         return cls(source.hardware, [Tier("", (source,))])
 
     def first_answer(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Decision:
@@ -106,10 +106,10 @@ class Sources:
     ) -> tuple[Decision, Mapping[Config, float]]:
         """Decide for a problem of fixed sizes, and return the known times of configs over aten's.
 
-        The first source counts. A row for ranges of sizes has the mean gain of its problems: if a later
-        source expects a smaller gain for this problem, the smaller gain counts. No config outside the decision is
-        faster than those in it, or than aten without an answer, because its source is asked later or is not confident.
-        If a row answers, other configs are slower by UNNAMED_TIME.
+        Of several sources with a time of a config, the first counts. But a row for ranges of sizes has the mean gain of
+        its problems: if a later source expects a smaller gain for this problem, the smaller gain counts. Configs that
+        the decision does not have come from sources that are asked later or are not confident. So they count as no
+        faster than its slowest config, or than aten without an answer. If a row answers, they are slower still.
         """
         decision = self.first_answer(problem, threshold, padding=padding)
         averaged = decision.entry is not None and not decision.entry.is_exact
@@ -131,8 +131,8 @@ class Sources:
 
 
 UNCLEAR_LOSS = -0.02
-"""Least gain of a generated kernel's config over Inductor's first. Measuring differs by as much, and Inductor would
-benchmark its configs."""
+"""A config for a generated kernel is used from this gain over Inductor's first config on. Two measurements differ by as
+much, and without an answer Inductor would benchmark."""
 
 
 def decide(
@@ -145,7 +145,7 @@ def decide(
 ) -> Answers:
     """Decide about a problem. The result is the same in every process with the same tables and models.
 
-    ``axes`` are the sizes that may change. ``padding`` says whether operands may be padded, or are.
+    ``axes`` are the sizes that may change. ``padding`` says whether operands may be padded, or already are.
     """
     return Answers(sources, problem, threshold, axes, padding)
 
@@ -354,8 +354,8 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
     """Give each sample a time of every config among the fastest at some sample, estimated if unknown.
 
     Only configs of decisions count: if tables answer, no config of a model. A config has no time at unsuitable sizes,
-    such as tiles far larger than the matrix. There it is assumed to be further behind the fastest
-    than at the nearest sizes with a time.
+    such as tiles far larger than the matrix. There it is assumed to be slower, relative to the fastest, than at the
+    nearest sizes with a time.
     """
     named = {config for sample in samples for config in sample.decision.configs}
     fastest = (

@@ -14,14 +14,7 @@ from diode_lut.dataset.dataset import opened
 from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware, gpus_of, known_gpu
-from diode_lut.problem import (
-    BATCHED,
-    NO_DTYPE,
-    NO_LAYOUT,
-    ROW_BYTES,
-    SIZE_FIELDS,
-    Problem,
-)
+from diode_lut.problem import BATCHED, NO_DTYPE, NO_LAYOUT, ROW_BYTES, SIZE_FIELDS, Problem
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.table.row import KIND_FIELDS
 from diode_lut.templates.config import Config

@@ -40,7 +40,7 @@ _HARMLESS = frozenset(
         *("WRITE_DQ", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"),
     }
 )
-"""Kernel options for any config. Whoever sets other options decides."""
+"""Kernel options that go with any config. If the user has set others, no table is asked."""
 
 _USER_CHOOSES = "kernel_options choose blocks, stages or warps"
 

@@ -285,7 +285,7 @@ def _triton(
 def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
     """Return Inductor's form of a config on ROCm, with the stages and waves of the config.
 
-    It would take its default of two stages, and work the waves out from the warps.
+    By itself Inductor would take two stages, whatever the config has, and work the waves out from the warps.
     """
     wanted = config.kernel.values(config.params)
     return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})

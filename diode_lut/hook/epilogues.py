@@ -427,7 +427,7 @@ def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], sched
                 buffer.record(scheduler, node)
     except Exception as error:
         let_pass(error)
-        warn_once(f"what is fused behind matmuls is not recorded: {error!r}")
+        warn_once(f"what is fused after matmuls is not recorded: {error!r}")
     finalize(scheduler)
 
 

@@ -331,9 +331,9 @@ class Decided(NamedTuple):
 def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> Decided | None:
     """Decide about a matmul with these KernelInputs, and record it. The result is None if tables have no such problems.
 
-    If sizes may change, the decision is for all of them. If the graph pads the operands, as the answer has it,
-    the decision is about the matmul without padding. Otherwise an addmm whose bias is more than a row is an mm
-    with an epilogue. ``fast`` says whether a scaled_mm accumulates fast, and is None for other ops.
+    If sizes may change, the decision is for all of them. If the graph pads the operands because the answer is a config
+    with a ``pad``, the decision is about the matmul without padding. Otherwise an addmm whose bias is more than a row
+    is an mm with an epilogue. ``fast`` says whether a scaled_mm accumulates fast, and is None for other ops.
     """
     device = inputs.device()
     before = unpadded(V.graph.current_node, op) if now.settings.pad else None

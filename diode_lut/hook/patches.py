@@ -32,10 +32,10 @@ class Patch(NamedTuple):
     """An attribute of PyTorch to replace, or a function to register with PyTorch.
 
     ``name`` is the attribute in ``module``, and ``why`` says why nothing public serves. ``by`` is ``module:function``,
-    imported when it is needed. A function in place of an attribute gets the original first. A function that registers
-    gets the module, and returns a function to undo it. If ``by`` is empty, ``measuring`` gets the function. ``until``
-    is the last release of PyTorch in need of the patch, and None if all supported releases need it. ``same_parameters``
-    says that the original must have the parameters of our function.
+    imported when it is needed. A function in place of an attribute gets the original as its first argument. A function
+    that registers gets the module, and returns a function to undo it. If ``by`` is empty, ``measuring`` gets the
+    function. ``until`` is the last release of PyTorch in need of the patch, and None if all supported releases need it.
+    ``same_parameters`` says that the original must have the parameters of our function.
     """
 
     module: str
@@ -310,7 +310,7 @@ def remove() -> None:
 def measuring(name: str, function: Callable[..., Any]) -> Iterator[None]:
     """Put the patch of this name in place for the length of a block.
 
-    In place of an attribute, ``function`` gets the original first.
+    In place of an attribute, ``function`` gets the original as its first argument.
     """
     patch = next(patch for patch in PATCHES if patch.during == MEASURING and patch.name == name)
     module: Any = import_module(patch.module)
@@ -463,7 +463,7 @@ def add_filter(select_algorithm: Any) -> Undo:
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
-    """Return the choices Inductor may compare, of its own."""
+    """Return those of Inductor's own choices that it may compare."""
     try:
         filtered = _function("diode_lut.hook.handler:filter_choices")
     except Exception as error:

@@ -148,7 +148,7 @@ class InductorSnapshot:
     ) -> Answers:
         """Return the answers for a problem on a device of torch's, without recording anything.
 
-        ``padding`` says whether the operands may be padded, or are. ``axes`` are the sizes that may change.
+        ``padding`` says whether the operands may be padded, or already are. ``axes`` are the sizes that may change.
         """
         hardware = self.hardware(device)
         key = hardware, problem, axes, padding

@@ -151,7 +151,7 @@ def lacks_answers_for_another() -> bool:
 
 
 class Unanswered:
-    """Tells the process that saves a graph that another process compiled it without all its answers."""
+    """Tell the process that saves a graph: it was compiled, in another process, without all of its answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _keep_uncached, ()

@@ -44,8 +44,9 @@ def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
 
 
 def uuid_of(handler: Any) -> Any:
-    """Return the key of another choices handler in caches. None without ``uuid``: Inductor's own, and any in torch
-    2.11.
+    """Return the key of another library's choices handler in Inductor's caches.
+
+    It is None for a handler without ``uuid``, such as Inductor's own, and for all handlers in torch 2.11.
     """
     uuid = getattr(handler, "uuid", None)
     return uuid() if uuid else None

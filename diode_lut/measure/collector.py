@@ -20,18 +20,8 @@ from diode_lut.hardware import slug
 from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.measure.search_space import finalists
-from diode_lut.measure.tasks import (
-    Crash,
-    Outcome,
-    Setup,
-    Shard,
-    Task,
-    Watch,
-    find_setup,
-    make_shards,
-    measure_tasks,
-)
-from diode_lut.problem import GENERATED, JOINED, Problem
+from diode_lut.measure.tasks import Crash, Outcome, Setup, Shard, Task, Watch, find_setup, make_shards, measure_tasks
+from diode_lut.problem import GENERATED, JOINED, SPLIT, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
 from diode_lut.templates.config import baseline
@@ -187,7 +177,9 @@ def _outcomes(
     yield from (Outcome(task.problem, "present") for task in tasks if task.problem in present)
     missing = []
     for task in tasks:
-        if task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
+        if task.problem.op == SPLIT:
+            yield Outcome(task.problem, "skipped", reason="nothing measures splits of reductions")
+        elif task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
             reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
             yield Outcome(task.problem, "skipped", reason=reason)
         elif task.problem.op in JOINED:

@@ -30,14 +30,7 @@ from diode_lut.hook.versions import failure_reason
 from diode_lut.log import log
 from diode_lut.measure.gemm import MAX_BATCH, Specialization, tensors_of
 from diode_lut.measure.programs import COMPILE_LIMIT_S, Compiled, Operands, Runnable
-from diode_lut.problem import (
-    BATCHED,
-    INTEGER,
-    RESULT_OF_INTEGERS,
-    SCALED,
-    Problem,
-    Scaling,
-)
+from diode_lut.problem import BATCHED, INTEGER, RESULT_OF_INTEGERS, SCALED, Problem, Scaling
 from diode_lut.settings import config as settings
 from diode_lut.templates.config import ATEN, Config, padded
 

@@ -207,11 +207,7 @@ class Compiled:
     """
 
     def __init__(
-        self,
-        function: Callable[..., list[torch.Tensor]],
-        inputs: Operands,
-        device: torch.device,
-        packed: bool = False,
+        self, function: Callable[..., list[torch.Tensor]], inputs: Operands, device: torch.device, packed: bool = False
     ) -> None:
         self._settings = {"comprehensive_padding": False} if packed else {}
         self._graph, self._mode, fake = _trace(function, inputs, device)

@@ -1,4 +1,4 @@
-"""Compare a program with and without tables: run it in turn, trace it, and tell differences from noise."""
+"""Compare a program with and without tables: run both in turn, trace them, and tell differences from noise."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
     """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
     ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain. ``spent`` is
-    the number of seconds after which the budget ended it before everything was told, and 0 if everything was.
+    the number of seconds after which the budget ended it with some verdicts open, or 0 if none is open.
     """
 
     command: Sequence[str]
@@ -254,7 +254,8 @@ class ComparisonPlan(NamedTuple):
 class RunTimes(NamedTuple):
     """Seconds of a run: all of it, the longest compiling of a process, and a step.
 
-    None is not known. A step is the median of the process with the longest steps, or of printed times without marks.
+    None stands for an unknown time. A step is the median of the process with the longest steps, or of printed times
+    without marks.
     """
 
     wall: float | None
@@ -271,7 +272,7 @@ class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
 
 
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
-    """Run everything, and tell how it goes. Ended if it cannot be finished.
+    """Run everything, and tell how it goes. ComparisonEnded if it cannot be finished.
 
     ProgramError if no table and no model answered: then there is nothing to compare.
     """

@@ -294,7 +294,7 @@ _NAMED = 3
 
 
 def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
-    """Return lines for people, fewer without questions. ``tune`` is the command that measures misses."""
+    """Return the account of a run as lines for people. ``tune`` is the command that measures misses."""
     receipt = run.receipt
     asked = sum(device.calls for device in receipt.devices.values())
     where = [] if destination is None or not receipt.processes else [f"receipt: {shown(destination)}"]

@@ -111,7 +111,7 @@ def _answers(device: Device) -> Iterator[str]:
     for name, (fused, apart) in _epilogues(device).items():
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _by_reason(device.unfused.items()).items():
-        yield f"  nothing fused behind {counted(times, 'matmul')}: {reason}"
+        yield f"  nothing fused after {counted(times, 'matmul')}: {reason}"
 
 
 def _generated(device: Device) -> Iterator[str]:

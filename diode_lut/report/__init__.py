@@ -36,6 +36,7 @@ from diode_lut.problem import (
     GENERATED,
     GROUPED,
     LAYOUTS,
+    MATMULS,
     OP_SIZES,
     OPS,
     Problem,
@@ -52,6 +53,10 @@ JsonObject = dict[str, Any]
 
 TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]
 """Yields problems, and may show progress."""
+
+
+FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "generated": GENERATED}
+"""The ops that the page treats alike. Matmuls are those that a row without an op is for."""
 
 
 class Side(NamedTuple):
@@ -99,7 +104,7 @@ class ShownKind(NamedTuple):
 
     def covers(self, other: ShownKind) -> bool:
         """Whether all problems of the other kind are of this kind as well."""
-        if self.op is None and other.op in (*ATTENTION, *GROUPED):
+        if self.op is None and other.op is not None and other.op not in MATMULS:
             return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))
 
@@ -186,8 +191,7 @@ def as_data(
                 "dtype": domain.dtypes,
                 "layout": domain.layouts,
                 "variant": domain.variants,
-                "attention": op in ATTENTION,
-                "grouped": op in GROUPED,
+                "family": next((name for name, ops in FAMILIES.items() if op in ops), "other"),
                 "usual": "Inductor's first config" if op in GENERATED else str(baseline(op)),
             }
             for op, domain in DOMAINS.items()

@@ -24,16 +24,7 @@ from msgspec import MsgspecError, ValidationError
 from diode_lut.errors import TableError
 from diode_lut.files import has_more_values, open_regular, read_at_most, read_finished
 from diode_lut.hardware import Hardware
-from diode_lut.problem import (
-    DOMAINS,
-    GEMMS,
-    GENERATED,
-    MATMULS,
-    OP_SIZES,
-    SIZE_FIELDS,
-    Domain,
-    aligned_columns,
-)
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MATMULS, OP_SIZES, SIZE_FIELDS, Domain, aligned_columns
 from diode_lut.process import in_forked_children
 from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown
 from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION, TABLE
@@ -197,11 +188,7 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
     positions = Positions(data)
     return [
         TableError(
-            fault.reason,
-            path=path,
-            where=dotted(fault.path),
-            note=fault.note,
-            **positions.place(fault.path)._asdict(),
+            fault.reason, path=path, where=dotted(fault.path), note=fault.note, **positions.place(fault.path)._asdict()
         )
         for fault in faults
     ]
@@ -385,7 +372,7 @@ class RowDecoder:
             fields["candidates"] = ()
             faults.append(fault)
         entry = Entry._make(map(fields.get, Entry._fields))
-        return entry, [*faults, *mismatches(entry)]
+        return entry, [*faults, *mismatches(entry, known="op" in fields or "op" not in row)]
 
 
 def decode_entry(row: object) -> Entry:
@@ -393,15 +380,17 @@ def decode_entry(row: object) -> Entry:
     return RowDecoder().row(row)
 
 
-def mismatches(row: Any) -> Iterator[Fault]:
+def mismatches(row: Any, *, known: bool = True) -> Iterator[Fault]:
     """Find fields of a row, or of an entry, in conflict with others.
 
-    These are ranges in the wrong order, and the first value or size that problems of the op do not have.
+    These are ranges in the wrong order and, if its op is ``known``, the first value or size that its problems lack.
     """
     for name in SIZE_FIELDS:
         low, high = getattr(row, name) or (0, 0)
         if low > high:
             yield Fault(f"[{low}, {high}] ends before it begins (allowed: [lowest, highest])", name)
+    if not known:
+        return
     ops = MATMULS if row.op is None else (row.op,)
     for name in SIZE_FIELDS:
         may_be_one = name == "b" and row.op not in GENERATED
@@ -416,7 +405,7 @@ def mismatches(row: Any) -> Iterator[Fault]:
         having = tuple(op for op in ops if value is None or value in DOMAINS[op][place])
         if not having:
             allowed = dict.fromkeys(each for op in ops for each in DOMAINS[op][place] if each)
-            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op} has no {domain}"
+            said = f"allowed: {', '.join(allowed)}" if allowed else f"{row.op or 'a GEMM'} has no {domain}"
             yield Fault(f"{value!r} is not for {row.op or 'such problems'} ({said})", name)
             return
         ops = having

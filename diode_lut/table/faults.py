@@ -8,8 +8,9 @@ from bisect import bisect, insort
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, reduce
 from itertools import islice
+from operator import getitem
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ import orjson
 
 from diode_lut.errors import dtype_of, op_of
 from diode_lut.files import schemas_directory
+from diode_lut.problem import VARIANTS
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -92,7 +94,7 @@ def validator(part: str = "") -> Draft202012Validator:
 def broken_rules(document: object) -> list[Fault]:
     """Return the first _MOST faults of a parsed table by the schema. Thousands of rows take seconds."""
     errors = validator().iter_errors(document)
-    faults = islice((fault for error in errors for fault in _faults(error)), _MOST)
+    faults = islice((fault for error in errors for fault in _faults(error, document)), _MOST)
     return list({(fault.path, fault.reason): fault for fault in faults}.values())  # several rules may say the same
 
 
@@ -116,11 +118,11 @@ def first_broken_rule(document: object, otherwise: str, part: str = "") -> Fault
                 value = value[int(step)]  # type: ignore[index]
         return tuple(numbers)
 
-    faults = [fault for error in validator(part).iter_errors(document) for fault in _faults(error)]
+    faults = [fault for error in validator(part).iter_errors(document) for fault in _faults(error, document)]
     return min(faults, key=place, default=Fault(otherwise))
 
 
-def _faults(error: ValidationError) -> Iterator[Fault]:
+def _faults(error: ValidationError, document: Any) -> Iterator[Fault]:
     """Put an error of jsonschema in our words. A missing or unknown field is a fault of that field."""
     path, found, expected, schema = error.absolute_path, error.instance, error.validator_value, error.schema
     if error.validator == "required":
@@ -133,6 +135,9 @@ def _faults(error: ValidationError) -> Iterator[Fault]:
         yield from (Fault(reason, *path, name) for name in found if name not in known)
     else:
         meant = ""
+        if path and path[-1] == "variant":
+            op = reduce(getitem, list(path)[:-1], document).get("op")
+            schema = {"enum": VARIANTS[op]} if isinstance(op, str) and op in VARIANTS else schema
         allowed = [each for each in schema.get("enum", ()) if isinstance(each, str)]
         if isinstance(found, str) and allowed:
             spelled = [each for each in (dtype_of(found), op_of(found)) if each in allowed]

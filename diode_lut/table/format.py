@@ -151,19 +151,12 @@ SIZES = {
     "x": ("X", "Of a generated kernel: elements, or rows that are reduced to an element each."),
     "y": ("Y", "Of a tiled pointwise kernel: rows of X elements."),
     "r": ("R", "Of a reduction: elements that are reduced to one."),
-    "loads": (
-        "Loads",
-        "Of a pointwise kernel: elements that it reads for each that it computes; 1 if none.",
-    ),
+    "loads": ("Loads", "Of a pointwise kernel: elements that it reads for each that it computes; 1 if none."),
 }
 """Title and description of each size."""
 
 ROW_FIELDS = {
-    "op": described(
-        Literal[OPS],
-        "Operation",
-        MEANING_OF_OPS,
-    ),
+    "op": described(Literal[OPS], "Operation", MEANING_OF_OPS),
     "dtype": described(
         Literal[DTYPES],
         "Type",
@@ -177,7 +170,7 @@ ROW_FIELDS = {
     "epilogue": described(
         Literal[tuple(EPILOGUES)],
         "Epilogue",
-        "Class of the pointwise work that is fused behind the GEMM. "
+        "Class of the pointwise work that is fused after the GEMM. "
         f"{'; '.join(f'{name}: {meaning}' for name, meaning in EPILOGUES.items())}.",
     ),
     "variant": described(
@@ -235,10 +228,7 @@ _FILE = {
         max_length=MAX_ENTRIES,
     ),
 }
-_FILE_OPTIONS: dict[str, Any] = {
-    "required": ("schema_version", "hardware", "entries"),
-    "rename": {"schema": "$schema"},
-}
+_FILE_OPTIONS: dict[str, Any] = {"required": ("schema_version", "hardware", "entries"), "rename": {"schema": "$schema"}}
 
 TABLE = _object(
     f"Table of kernel configurations, version {SCHEMA_VERSION}",

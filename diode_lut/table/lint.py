@@ -14,16 +14,7 @@ from diode_lut.errors import TableError, counted
 from diode_lut.files import has_more_values
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
-from diode_lut.table import (
-    MAX_VALUES,
-    RowDecoder,
-    Rows,
-    decode_header,
-    located,
-    parse,
-    read_bytes,
-    require_version,
-)
+from diode_lut.table import MAX_VALUES, RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
 from diode_lut.table.format import canonical_bytes
 from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable

@@ -50,7 +50,7 @@ class Entry(NamedTuple):
     """A row: a key, which selects problems, and candidates, best first.
 
     Fields of the key match anything if they are None. ``n_align`` restricts N, see ``Problem.n_align``. ``problems``
-    counts the measured problems behind the row, ``note`` is for people. Making an entry checks nothing.
+    counts the measured problems of the row, ``note`` is for people. Making an entry checks nothing.
     """
 
     op: str | None
@@ -172,7 +172,10 @@ class Entry(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS. Rows alike have it alike."""
+    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS.
+
+    Rows for the same problems have the same.
+    """
 
     kind: tuple[Any, ...]
     box: tuple[Range, ...]
@@ -209,7 +212,7 @@ def box(entry: Entry) -> tuple[Range, ...]:
 
 
 _K = TypeVar("_K")
-"""What has the KIND_FIELDS."""
+"""Anything with the KIND_FIELDS."""
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:

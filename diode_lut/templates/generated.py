@@ -125,6 +125,13 @@ PERSISTENT_REDUCTION = Persistent(
 class SplitReduction(Template):
     """A number of parts into which Inductor splits a reduction."""
 
+    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+        """Complain about parts that are too many for the longest r."""
+        yield from super().complaints(params, covered, architecture)
+        if covered.r is not None:
+            longest = Problem(SPLIT, "", "", 16, 1, 1, 1, 1, r=max(covered.r))
+            yield from self.faults_on(longest, params, architecture)
+
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:

@@ -63,7 +63,7 @@ PAD = Parameter(
 class Covered(Protocol):
     """The problems of a row. None stands for any value.
 
-    ``k``, ``m``, ``g`` and ``v`` are the smallest and the largest size.
+    ``k``, ``m``, ``r``, ``g`` and ``v`` are the smallest and the largest size.
     """
 
     @property
@@ -76,6 +76,8 @@ class Covered(Protocol):
     def k(self) -> tuple[int, int] | None: ...
     @property
     def m(self) -> tuple[int, int] | None: ...
+    @property
+    def r(self) -> tuple[int, int] | None: ...
     @property
     def g(self) -> tuple[int, int] | None: ...
     @property
@@ -92,6 +94,7 @@ class SomeProblems(NamedTuple):
     m: tuple[int, int] | None = None
     g: tuple[int, int] | None = None
     v: tuple[int, int] | None = None
+    r: tuple[int, int] | None = None
 
 
 _LEAST_BLOCK = 16

@@ -11,11 +11,8 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from diode_lut.dataset import Dataset, Record, Timing, read_dataset
-from diode_lut.dataset.torch_diode import JsonCursor
+from diode_lut.dataset import Dataset, Record, Timing, read_dataset, torch_diode
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -189,15 +186,15 @@ def test_hardware_must_be_said(tmp_path: Path, write: Callable[[Any], bytes]) ->
 
 
 def test_what_the_file_calls_things_can_be_printed(tmp_path: Path) -> None:
-    """Half a surrogate pair, which JSON can spell but no terminal can show, is escaped in counts and errors."""
-    content = document({key(m="\ud800"): [timed(1)], key(out_dtype="\ud800"): [timed(1)]}, name="\ud800")
-    for name, has in (("\ud800", True), ("NVIDIA H200", False)):
+    """What JSON can spell and no terminal should show, such as half a surrogate pair, is escaped."""
+    content = document({key(m="\ud800"): [timed(1)], key(out_dtype="\ud800"): [timed(1)]}, name="\u202e")
+    for name, has in (("\u202e", True), ("NVIDIA H200", False)):
         dataset = opened(tmp_path, json.dumps(content).encode(), Hardware(name, "sm_90", 132))
-        with nullcontext() if has else pytest.raises(DatasetError, match=r"it holds '\\ud800'"):
+        with nullcontext() if has else pytest.raises(DatasetError, match=r"it holds '\\u202e'"):
             assert list(dataset) == []
         assert dataset.skipped.total() == 2
         assert all(reason.isprintable() for reason in dataset.skipped)
-    with pytest.raises(DatasetError, match=r"--hardware '\\ud800,sm_90,132'"):
+    with pytest.raises(DatasetError, match=r"--hardware '\\u202e,sm_90,132'"):
         opened(tmp_path, json.dumps(content).encode(), None)
 
 
@@ -235,21 +232,13 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, b'{"version": ' + b"[" * 200_000)
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(max_size=3), json_values, max_size=4), st.sampled_from([None, 1, "\t"]))
-def test_walking_through_json_finds_what_json_finds(
-    tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any], indent: int | str | None
+@both_formats
+def test_timings_of_a_problem_have_a_size(
+    tmp_path: Path, write: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Entering a map gives the keys and values that json.loads gives, however the text is laid out."""
-    path = tmp_path_factory.mktemp("json") / "d"
-    path.write_text(json.dumps(value, indent=indent))
-    with path.open("rb") as file:
-        cursor = JsonCursor(file)
-        assert {key: cursor.value() for key in cursor.enter()} == value
-        cursor.end()
+    """Only as many bytes are decoded at once as a limit allows: they may become a hundred times as many in memory."""
+    dataset = opened(tmp_path, write(document({key(): [timed(1)] * 4, key(m=3): [timed(1)]})))
+    assert len(list(dataset)) == 2
+    monkeypatch.setattr(torch_diode, "MAX_SOLUTION_BYTES", 512)
+    with pytest.raises(DatasetError, match="a solution of more than 0 MiB"):
+        list(dataset)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.distill import Distilled, distill
 from diode_lut.distill.training import TrainingPlan
-from diode_lut.errors import DatasetError, ModelError
+from diode_lut.errors import DatasetError, ModelError, install_command
 from diode_lut.model import Split, parse_family
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
@@ -229,6 +229,13 @@ def test_bad_arguments(dataset_file: Path, tmp_path: Path, arguments: list[str],
     """Bad arguments are refused before any work is done."""
     result = call("distill", dataset_file, "-o", tmp_path / "x.safetensors", *arguments)
     assert (result.exit_code, message in result.stderr) == (code, True)
+
+
+def test_a_picture_needs_matplotlib(dataset_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib, a picture is refused before any work is done, and the command to install it is named."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = call("distill", dataset_file, "-o", tmp_path / "x.safetensors", "--picture", tmp_path / "x.png")
+    assert (result.exit_code, install_command("report") in result.stderr) == (2, True)
 
 
 @pytest.mark.slow

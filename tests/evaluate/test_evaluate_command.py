@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-from diode_lut.errors import install_command
 from diode_lut.hardware import Hardware
 from diode_lut.model import Split
 from diode_lut.model.weights import write_model
@@ -95,27 +94,6 @@ def test_prints_json(tmp_path: Path, table: Path) -> None:
     assert document["all"]["coverage"] == 0.75
     assert document["by"]["source"]["exact"]["gain"] == 1.1
     assert document["worst"][0]["regret"] == 0.21
-
-
-def test_draws_a_picture(tmp_path: Path, table: Path) -> None:
-    """The picture has the format of its suffix."""
-    pytest.importorskip("matplotlib")
-    for name, magic in (("e.png", b"\x89PNG"), ("e.svg", b"<?xml")):
-        result = evaluate(table, dataset(tmp_path / "d"), "--picture", tmp_path / name)
-        assert result.exit_code == 0
-        assert (tmp_path / name).read_bytes().startswith(magic)
-
-
-def test_a_picture_that_cannot_be_drawn_is_2(tmp_path: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown format or a missing matplotlib is an error before any work is done."""
-    pytest.importorskip("matplotlib")
-    result = evaluate(table, dataset(tmp_path / "d"), "--picture", tmp_path / "e.doc")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert ".png" in result.stderr
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = evaluate(table, tmp_path / "d", "--picture", tmp_path / "e.png")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{install_command('report')}" in result.stderr
 
 
 def test_against_another_config(tmp_path: Path, table: Path) -> None:

@@ -75,7 +75,7 @@ def executed(case: Case, device: str, directory: Path) -> Outcome:
             before = counters["inductor"]["select_algorithm_autotune"]
             codes: list[str] = []
             with torch.no_grad(), inductor_config.patch(freezing=case.frozen):
-                compiled = _compiled(case, function, runs[0].tensors)
+                compiled = to_compile(function, runs[0].tensors, case.mode, case.frozen)
                 for run in runs * (3 if case.mode == "reduce-overhead" else 1):
                     result, new = run_and_get_code(compiled, *run.tensors)
                     codes += new
@@ -86,10 +86,12 @@ def executed(case: Case, device: str, directory: Path) -> Outcome:
         return outcome_of(case, device, directory, attempt)
 
 
-def _compiled(case: Case, function: Callable[..., Any], tensors: list[torch.Tensor]) -> Callable[..., Any]:
+def to_compile(
+    function: Callable[..., Any], tensors: list[torch.Tensor], mode: str, frozen: bool
+) -> Callable[..., Any]:
     """The function, to be compiled when it is called; frozen, it takes all but the first tensor from a module."""
-    compile_: Any = partial(torch.compile, mode=None if case.mode == "default" else case.mode)
-    if not case.frozen:
+    compile_: Any = partial(torch.compile, mode=None if mode == "default" else mode)
+    if not frozen:
         return compile_(function)
     compiled = compile_(_Module(function, tensors[1:]).eval())
     return lambda first, *_: compiled(first)

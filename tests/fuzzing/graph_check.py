@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch._inductor.utils import run_and_get_code
 
 import diode_lut
 from tests.fuzzing.cases import GraphCase
+from tests.fuzzing.check import to_compile
 from tests.fuzzing.graphs import Graph
 from tests.fuzzing.operands import Sizes, filled
 from tests.fuzzing.options import known_options
@@ -44,7 +44,7 @@ def executed_graph(case: GraphCase, device: str, directory: Path) -> Outcome:
             overruns = overruns_so_far()
             codes: list[str] = []
             with inductor_config.patch(_options(case)):
-                compiled = _compiled(case, runs[0].tensors)
+                compiled = to_compile(case.graph.function(), runs[0].tensors, case.mode, case.graph.frozen)
                 for run in runs:
                     results, new = run_and_get_code(partial(results_of, compiled, backward=graph.backward), run.tensors)
                     codes += new
@@ -68,26 +68,6 @@ def executed_graph(case: GraphCase, device: str, directory: Path) -> Outcome:
 def _options(case: GraphCase) -> dict[str, Any]:
     # Where Inductor would time fused kernels, it prices them instead.
     return {**known_options(case.options), "freezing": case.graph.frozen, "benchmark_epilogue_fusion": False}
-
-
-def _compiled(case: GraphCase, tensors: list[torch.Tensor]) -> Callable[..., Any]:
-    """The graph's function, to be compiled when called; frozen, it takes all but the first tensor from a module."""
-    function = case.graph.function()
-    compile_: Any = partial(torch.compile, mode=None if case.mode == "default" else case.mode)
-    if not case.graph.frozen:
-        return compile_(function)
-    compiled = compile_(_Module(function, tensors[1:]).eval())
-    return lambda first, *_: compiled(first)
-
-
-class _Module(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any], constants: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-        self.constants = torch.nn.ParameterList(torch.nn.Parameter(each, requires_grad=False) for each in constants)
-
-    def forward(self, first: torch.Tensor) -> Any:
-        return self.function(first, *self.constants)
 
 
 def _run_of(graph: Graph, sizes: Sizes, device: str) -> Run:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
 from torch._inductor.utils import run_and_get_code
+
+from diode_lut.dataset import Record, read_dataset
+from diode_lut.problem import Problem
 
 ATEN = {"template": "aten"}
 
@@ -51,3 +55,18 @@ def assert_blocks(code: str, config: dict[str, Any]) -> None:
     for name in ("block_m", "block_n", "block_k", "group_m"):
         assert f"{name.upper()} : tl.constexpr = {config[name]}\n" in code
     assert "extern_kernels" not in code.partition("async_compile.wait")[2]
+
+
+def collected(problems: Sequence[Problem], path: Path) -> dict[str, list[Record]]:
+    """The records of a collection into ``path`` by stage. It measures all problems and finds no result wrong."""
+    from diode_lut.measure.collector import collect
+
+    for shard in collect(problems, path, device="cuda"):
+        for outcome in shard.outcomes:
+            assert outcome.record is not None, outcome.reason
+    records: dict[str, list[Record]] = {"sweep": [], "final": []}
+    for record in read_dataset(path):
+        assert not [timing for timing in record.timings if timing.reason == "wrong_result"]
+        records[record.stage].append(record)
+    assert {record.problem for record in records["final"]} == set(problems)
+    return records

@@ -12,7 +12,7 @@ from torch._inductor.utils import run_and_get_code
 
 from diode_lut.measure.gemm import EPILOGUES, exact_result, make_operands, make_tensors, with_epilogue
 from diode_lut.problem import NO_EPILOGUE, Problem
-from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, triton
+from tests.gpu.gemms import ATEN, assert_blocks, benchmarks, collected, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -82,20 +82,10 @@ def test_quantized_layer(config: dict[str, Any], rows: Rows) -> None:
 
 def test_collect_measures_it(tmp_path: Path) -> None:
     """Both stages of a collection measure aten and the template, with scales too, and find no result wrong."""
-    from diode_lut.dataset import read_dataset
-    from diode_lut.measure.collector import collect
-
     problems = [
         Problem.of("int_mm", m, 1024, 1024, dtype="int8", layout="nt", epilogue=epilogue)
         for epilogue in (NO_EPILOGUE, "light")
         for m in (17, 256)
     ]
-    path = tmp_path / "int8.msgpack"
-    for each in collect(problems, path, device="cuda"):
-        for outcome in each.outcomes:
-            assert outcome.record is not None, outcome.reason
-    final = [record for record in read_dataset(path) if record.stage == "final"]
-    assert {record.problem for record in final} == set(problems)
-    for record in final:
-        assert not [timing for timing in record.timings if timing.reason == "wrong_result"]
+    for record in collected(problems, tmp_path / "int8.msgpack")["final"]:
         assert {timing.config.template for timing in record.timings if timing.ns} == {"aten", "triton_mm"}

@@ -120,13 +120,7 @@ def test_left_to_inductor(rows: Rows, attention: Attention) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"BLOCK_M": 32, "BLOCK_N": 64},
-        {"num_warps": 2},
-        {"fwd_num_stages": 1},
-        {"USE_TMA": True},
-    ],
+    "options", [{"BLOCK_M": 32, "BLOCK_N": 64}, {"num_warps": 2}, {"fwd_num_stages": 1}, {"USE_TMA": True}]
 )
 def test_kernel_options_win(rows: Rows, options: dict[str, Any]) -> None:
     """The user's choices stay; Inductor makes the others, as without a table, and they are counted."""

@@ -102,10 +102,7 @@ def test_both_ways_of_aten_to_add_a_bias_are_aten() -> None:
 
 @pytest.mark.parametrize(
     ("function", "shapes"),
-    [
-        (torch.bmm, ((4, 128, 64), (4, 64, 256))),
-        (torch.baddbmm, ((4, 128, 256), (4, 128, 64), (4, 64, 256))),
-    ],
+    [(torch.bmm, ((4, 128, 64), (4, 64, 256))), (torch.baddbmm, ((4, 128, 256), (4, 128, 64), (4, 64, 256)))],
 )
 def test_batched_products_offer_triton_bmm(function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> None:
     """The Triton candidates of a batched matmul are ``triton_bmm``."""

@@ -52,9 +52,7 @@ def blocks_of(config: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("widths", "kernels"),
-    [((56, 72), 2), ((60, 64), 0), ((60, 4), 1), ((60, 68), 1), ((1, 127), 1)],
-    ids=str,
+    ("widths", "kernels"), [((56, 72), 2), ((60, 64), 0), ((60, 4), 1), ((60, 68), 1), ((1, 127), 1)], ids=str
 )
 def test_parts_that_do_not_begin_at_16_bytes(widths: tuple[int, ...], kernels: int, rows: Rows) -> None:
     """They are the library's, which writes into the whole as well."""

@@ -91,10 +91,7 @@ def why_left(program: Program) -> str:
     return kernel.reason
 
 
-EVERYTHING = (
-    {"op": "pointwise", "variant": "flat", "configs": [FLAT]},
-    {"op": "pointwise", "configs": [TILED]},
-)
+EVERYTHING = ({"op": "pointwise", "variant": "flat", "configs": [FLAT]}, {"op": "pointwise", "configs": [TILED]})
 
 
 def use_all(rows: Rows, reduction: dict[str, Any] = LOOPED) -> None:

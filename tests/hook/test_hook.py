@@ -90,11 +90,7 @@ def autotuning() -> Iterator[None]:
 
 GEMMS: dict[str, tuple[Callable[..., Any], list[Input], dict[str, Any]]] = {
     "mm": (mm, [Input((512, 1024)), Input((1024, 2048))], MM),
-    "linear": (
-        torch.nn.functional.linear,
-        [Input((512, 1024)), Input((2048, 1024)), Input((2048,))],
-        MM,
-    ),
+    "linear": (torch.nn.functional.linear, [Input((512, 1024)), Input((2048, 1024)), Input((2048,))], MM),
     "gelu": (
         lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)),
         [Input((512, 1024)), Input((2048, 1024)), Input((2048,))],

@@ -139,10 +139,7 @@ def test_an_epilogue_of_a_padded_matmul(
 
 def test_padded_gemms_without_epilogues(rows: Rows) -> None:
     """With the setting off, the kernel that had the operands padded runs whatever follows."""
-    rows(
-        {"align": 2, "configs": [padded_to(ATEN, 8)]},
-        {"align": 16, "epilogue": "light", "configs": [MM]},
-    )
+    rows({"align": 2, "configs": [padded_to(ATEN, 8)]}, {"align": 16, "epilogue": "light", "configs": [MM]})
     with diode_lut.config.patch(epilogues=False):
         assert compiled(lambda a, b: (a @ b).relu(), A, B).extern == ["mm"]
 
@@ -159,9 +156,7 @@ def test_a_row_without_padding_has_none(config: dict[str, Any], mode: str, rows:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"tables": ()}, {"policy": "off"}, {"default_mode": False}, {"pad": False}],
-    ids=str,
+    "settings", [{"tables": ()}, {"policy": "off"}, {"default_mode": False}, {"pad": False}], ids=str
 )
 def test_without_an_answer_inductor_decides(settings: dict[str, Any], rows: Rows, asked: list[str]) -> None:
     """Without a match, and where the settings say so, Inductor's own benchmark decides."""

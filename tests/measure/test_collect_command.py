@@ -37,10 +37,7 @@ def problem_file(directory: Path, document: Any) -> Path:
         (["--out", "x", "--problems", __file__, "--random", "3"], "give either --problems or --random"),
         (["--out", "x", "--problems", __file__, "--log-normal"], "--log-normal goes with --random only"),
         (["--out", "x", "--problems", __file__, "--op", "mm"], "--op goes with --random only"),
-        (
-            ["--out", "x", "--problems", "missing.json"],
-            "--problems: missing.json: no such file, and no shipped set",
-        ),
+        (["--out", "x", "--problems", "missing.json"], "--problems: missing.json: no such file, and no shipped set"),
         (["--out", "x", "--random", "0"], "0 is not in the range x>=1"),
         (["--out", "x", "--random", "1", "--op", "conv"], "'conv' is not one of"),
         (["--out", "x", "--random", "1", "--search-space", "all"], "'all' is not one of"),

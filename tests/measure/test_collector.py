@@ -89,11 +89,13 @@ def test_what_is_not_compiled_as_the_gemm_is_skipped(run: Run) -> None:
     assert outcome.reason == "Inductor does not autotune it as a GEMM"
 
 
-def test_joined_matmuls_are_skipped(tmp_path: Path) -> None:
-    """Nothing measures them, and the reason says so."""
+def test_what_nothing_measures_is_skipped(tmp_path: Path) -> None:
+    """Joined matmuls and splits of reductions are skipped, and the reason says so."""
     joined = Problem.of("joined_mm", 16, 512, 256, dtype="bfloat16", layout="nt", variant="two")
-    (outcome,) = outcomes([joined], tmp_path / "timings.msgpack", device="cpu")
-    assert (outcome.status, outcome.reason) == ("skipped", "nothing measures joined matmuls")
+    split = Problem.generated("split_reduction", "inner", x=4, r=65536)
+    for problem, what in ((joined, "joined matmuls"), (split, "splits of reductions")):
+        (outcome,) = outcomes([problem], tmp_path / "timings.msgpack", device="cpu")
+        assert (outcome.status, outcome.reason) == ("skipped", f"nothing measures {what}")
 
 
 def test_dataset_holds_what_was_measured(run: Run) -> None:

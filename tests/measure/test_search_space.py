@@ -188,8 +188,7 @@ def test_default_search_space_comes_from_the_shipped_sweep() -> None:
 
 
 factors = st.dictionaries(
-    st.builds(lambda stages: Config("triton_mm", (64, 64, 64, 8, stages, 4)), st.integers(1, 8)),
-    st.floats(1, 1.1),
+    st.builds(lambda stages: Config("triton_mm", (64, 64, 64, 8, stages, 4)), st.integers(1, 8)), st.floats(1, 1.1)
 )
 
 

@@ -174,10 +174,7 @@ def test_layers_of_bytes_are_known() -> None:
     datasets = [read_dataset(DATASETS / f"{name}.msgpack.zst") for name in names]
     assert sorted(f"sha256:{each.digest}" for each in datasets) == model.provenance["datasets"]
     more = read_dataset(DATASETS / "between" / "nvidia-h200-test.msgpack.zst")
-    found = validate(
-        model,
-        [each for each in targets_of(*datasets, more) if model.split.group(each.problem) != TRAIN],
-    )
+    found = validate(model, [each for each in targets_of(*datasets, more) if model.split.group(each.problem) != TRAIN])
     assert found.tops[1] < 1.01
     answered = found.answered()
     assert len(answered.choices) > 200

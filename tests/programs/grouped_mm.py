@@ -15,14 +15,7 @@ from typing import Any, NamedTuple
 from tests.interpreter.device import interpreter_cuda
 
 HARDWARE = {"name": "NVIDIA H200", "arch": "sm_90", "sm_count": 132}
-CONFIG = {
-    "template": "triton_grouped_mm",
-    "block_m": 16,
-    "block_n": 64,
-    "block_k": 32,
-    "num_stages": 3,
-    "num_warps": 4,
-}
+CONFIG = {"template": "triton_grouped_mm", "block_m": 16, "block_n": 64, "block_k": 32, "num_stages": 3, "num_warps": 4}
 
 
 class Case(NamedTuple):

@@ -119,8 +119,8 @@ def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(no_choice=Counter(left), unfused=Counter(unfused))})))
     lines = call("receipt", path).output.splitlines()
     assert [line for line in lines if "nothing fused" in line] == [
-        "  nothing fused behind 3 matmuls: it reduces",
-        "  nothing fused behind 2 matmuls: none follows",
+        "  nothing fused after 3 matmuls: it reduces",
+        "  nothing fused after 2 matmuls: none follows",
     ]
     (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
     assert device["unfused"] == {"it reduces": 3, "none follows": 2}
@@ -220,10 +220,7 @@ def test_loss_without_known_peaks(tmp_path: Path) -> None:
             lambda text: text.replace('n": 1', 'n": 2', 1),
             "schema_version: expected 1, found 2 (written by a newer diode_lut",
         ),
-        (
-            lambda text: text.replace('"M":8192', '"M":0'),
-            "devices[1].misses[1].M: expected `int` >= 1",
-        ),
+        (lambda text: text.replace('"M":8192', '"M":0'), "devices[1].misses[1].M: expected `int` >= 1"),
         (
             lambda text: text.replace('"op":"bmm"', '"op":"conv"', 1),
             "devices[0].misses[0]: op: 'conv' is not one of mm, ",

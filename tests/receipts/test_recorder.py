@@ -141,7 +141,7 @@ def test_problem_json_is_what_collect_takes() -> None:
 
 
 def test_what_is_not_fused_is_told_again() -> None:
-    """Why nothing was fused behind a matmul is noted, collected, and told again where the graph comes from a cache."""
+    """Why nothing was fused after a matmul is noted, collected, and told again where the graph comes from a cache."""
     with recorder.collecting() as collected:
         recorder.unfused(MM, H200, "the epilogue reduces")
     recorder.told(collected.counts, collected.devices, cached=True)

@@ -54,6 +54,17 @@ OTHER_ROWS = (
 """Rows for attention, of two numbers of heads, for scaled_mm, and for any GEMM."""
 
 
+SUM = {"op": "reduction", "variant": "inner", "x": [4097, 16384], "r": [257, 512]}
+SUM_CONFIG, FLAT_CONFIG = map(Config.parse, ("looped_reduction x1r256 w1", "pointwise x1024 w4"))
+KERNEL_ROWS = (
+    {**SUM, "configs": [SUM_CONFIG.to_json()]},
+    {"op": "pointwise", "variant": "flat", "x": [1, 1 << 20], "loads": [1, 2], "configs": [FLAT_CONFIG.to_json()]},
+    {"op": "pointwise", "variant": "tiled-x", "x": [64, 64], "y": [1024, 2048], "configs": [FLAT_CONFIG.to_json()]},
+    {"configs": [{"template": "aten"}], "note": "any GEMM"},
+)
+"""Rows for generated kernels, and for any GEMM."""
+
+
 def _attention(op: str, m: int, k: int, variant: str) -> Problem:
     return Problem.of(op, m, 4096, k, dtype="bfloat16", layout="nt", h=32, g=4, variant=variant)
 

@@ -29,7 +29,7 @@ from diode_lut.settings import config
 from diode_lut.table import Table, decode_entry, read_table, write_table
 from diode_lut.table.format import key_text
 from tests.commands import call
-from tests.report.measured import H200, OTHER_ROWS, ROWS, write_dataset, write_other_dataset
+from tests.report.measured import H200, KERNEL_ROWS, OTHER_ROWS, ROWS, write_dataset, write_other_dataset
 from tests.test_pasted import WORDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,6 +64,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_table(Table(H200, map(decode_entry, OTHER_ROWS)), made / "other.json")
     arguments = (write_other_dataset(made / "other.msgpack"), "-o", made / "other.html")
     assert call("report", made / "other.json", *arguments).exit_code == 0
+    write_table(Table(H200, map(decode_entry, KERNEL_ROWS)), made / "kernels.json")
+    assert call("report", made / "kernels.json", "-o", made / "kernels.html").exit_code == 0
     shutil.copy(made / "mine.json", made / "-x.json")
     assert call("report", made / "-x.json", "-o", made / "dash.html").exit_code == 0
     return made
@@ -203,7 +205,7 @@ def test_it_opens_and_fits(open_page: Open, name: str, width: int, scheme: str) 
     page.choose("k")
     assert page.complaints() == []
     assert page.run("return performance.getEntriesByType('resource').length") == 0
-    drawn = [bool(chart.find_elements(By.TAG_NAME, "svg")) for chart in page.all(".chart")]
+    drawn = [bool(chart.find_elements(By.TAG_NAME, "svg")) for chart in page.all(".chart:not([hidden])")]
     assert drawn == [True, True, True, name != "bare.html", name != "bare.html"]
     assert page.fits(width)
     assert page.smallest_letters() >= 11
@@ -454,6 +456,30 @@ def test_attention_on_the_page(open_page: Open) -> None:
     assert (page.figures()["rows"], page.figures()["problems"]) == ("3 of 5", "1 of 3")
     page.all("#rows .key")[0].click()
     assert key_text(decode_entry(OTHER_ROWS[0])) in page.details()
+    assert page.complaints() == []
+
+
+def test_generated_kernels_on_the_page(open_page: Open) -> None:
+    """They have panels by their own sizes, and the form asks for these; a row for any op is not for them."""
+    page = open_page("kernels.html", 390)
+    assert page.fits(390)
+    texts = "return [...document.querySelectorAll('#' + arguments[0] + ' text')].map((text) => text.textContent)"
+    kernels, coverage = (set(page.run(texts, chart)) for chart in ("kernels", "coverage"))
+    assert {"reduction inner", "pointwise flat", "pointwise tiled-x", "X", "R, Y or loads"} <= kernels
+    assert "any op any type any layout" in coverage - kernels
+    areas = [shape.rect for shape in page.shapes("kernels", "rect")]
+    panels = [shape.rect for shape in page.all("#kernels .background") if shape.rect["height"] > 100]
+    assert len(areas) == 3
+    assert all(area["height"] < 0.7 * min(panel["height"] for panel in panels) for area in areas)
+    assert "Type X and R" in page.ask(op="reduction", variant="inner")
+    assert key_text(decode_entry(KERNEL_ROWS[0])) in page.ask(x="8k", r="384")
+    assert "no row" in page.ask(r="4096")
+    command = "diode-lut explain reduction --x 8192 --r 4096 --variant inner --hardware"
+    assert command in page.one("#answer").text
+    assert "pointwise x1024 w4" in page.ask(op="pointwise", variant="flat", x="64")
+    shown = """return [...document.querySelectorAll('#ask label')].filter((label) => !label.hidden).map(
+        (label) => label.children[0].name)"""
+    assert page.run(shown) == [f"ask-{name}" for name in ("op", "variant", "x", "loads")]
     assert page.complaints() == []
 
 

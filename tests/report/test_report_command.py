@@ -74,10 +74,10 @@ def test_datasets_that_are_not_given_are_counted(tmp_path: Path, table: Path, da
         table.write_text(json.dumps(document))
         result = report(table, dataset, "-o", tmp_path / "r.html")
         assert f'"missing":{len(others)}' in (tmp_path / "r.html").read_text()
-        said = "note: 1 of the 2 datasets that the table was built from are not given: sha256:111111111111 "
+        said = "note: 1 of the 2 datasets that the table was built from is not given: sha256:111111111111 "
         assert (result.exit_code, said in result.stderr) == (0, bool(others))
         assert (said in call("evaluate", table, dataset).stderr) == bool(others)
-    assert "are not given" not in report(table, "-o", tmp_path / "r.html").stderr
+    assert "not given" not in report(table, "-o", tmp_path / "r.html").stderr
 
 
 def test_another_gpu_is_refused(tmp_path: Path, table: Path) -> None:

@@ -178,6 +178,21 @@ def test_a_row_for_an_epilogue_that_never_follows_its_op_has_that_fault_alone(go
     assert _check(save, good, {**row, "configs": [ATEN]}) == expected
 
 
+def test_a_misspelt_op_or_variant_is_the_only_fault_of_its_row(good: str, save: Save) -> None:
+    """What fields a row may have depends on its op, and the allowed variants are those of its op."""
+    split = {
+        "op": "split-reduction",
+        "variant": "inner",
+        "x": [1, 8],
+        "configs": [{"template": "in_parts", "parts": 8}],
+    }
+    joined = {"op": "joined_mm", "variant": "gate", "configs": [{"template": "default"}]}
+    misspelt, variant = _check(save, good, split, joined)
+    assert misspelt.startswith('entries[0].op: "split-reduction" is not allowed (allowed: mm, ')
+    assert misspelt.endswith(" (did you mean split_reduction?)")
+    assert variant.startswith('entries[1].variant: "gate" is not allowed (allowed: two, three, ')
+
+
 def test_the_same_key_twice_is_reported(good: str, save: Save) -> None:
     """Rows with the same key are reported with the first of them, also if they differ only in a batch of 1."""
     row = {"op": "mm", "m": [1, 2], "configs": [ATEN]}

@@ -26,10 +26,7 @@ ROW = {"op": "mm", "dtype": "float16", "layout": "nn", "align": 16, "m": [64, 12
         ({"epilogue": None}, ".epilogue: null is not allowed (allowed: none, light, medium, heavy)"),
         ({"configs": [{"template": "aten", "pad": 3}]}, ".configs[0].pad: 3 is not allowed (allowed: 1, 2, 4, 8, "),
         ({"configs": [{"template": "cpp_gemm", "pad": 8}]}, ".configs[0].pad: unknown field (known: template, gain"),
-        (
-            {"configs": [{"template": "aten", "pad": 1}, {"template": "aten"}]},
-            ".configs[1]: aten is listed twice",
-        ),
+        ({"configs": [{"template": "aten", "pad": 1}, {"template": "aten"}]}, ".configs[1]: aten is listed twice"),
     ],
 )
 def test_wrong_values_of_new_fields_cost_the_row(table_file: TableFile, fields: dict[str, Any], message: str) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from diode_lut.errors import TableError
-from diode_lut.problem import ATTENTION_ONLY, DOMAINS, GEMMS, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, ITEMSIZES, MATMULS, MAX_SIZE, OP_SIZES, SIZE_FIELDS
 from diode_lut.table import read_table, to_bytes
 from diode_lut.table.faults import validator
 from diode_lut.table.lint import check_file
@@ -74,8 +74,9 @@ def _may_have_n_align(row: dict[str, Any]) -> bool:
 def _is_possible(op: str, row: dict[str, Any]) -> bool:
     """Whether problems of this op have the values and sizes that the row names."""
     values = zip(("dtype", "layout", "epilogue", "variant"), DOMAINS[op], strict=True)
-    sizes = [name for name in ATTENTION_ONLY if name in row]
-    return all(row[name] in allowed for name, allowed in values if name in row) and {*sizes} <= {*OP_SIZES[op]}
+    sizes = {name for name in SIZE_FIELDS if name in row} - (set() if op in GENERATED else {"b"})
+    possible = sizes <= {*OP_SIZES[op]} and not (op in GENERATED and "align" in row)
+    return possible and all(row[name] in allowed for name, allowed in values if name in row)
 
 
 def _tunables(config: dict[str, Any]) -> dict[str, Any]:
@@ -123,10 +124,7 @@ def test_rows_are_decoded_alike_after_other_rows(data: st.DataObject, draw_from:
     rows = document["entries"] + copy.deepcopy(document["entries"])
     for _ in range(data.draw(st.integers(0, 4)) if rows else 0):
         mutate(data.draw, rows, NAMES, JUNK)
-    header = {
-        "schema_version": 2,
-        "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},
-    }
+    header = {"schema_version": 2, "hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1}}
     path = tmp_path_factory.getbasetemp() / "alike.json"
     alone = []
     for row in rows:
@@ -184,10 +182,7 @@ def test_objects_are_closed_and_fields_described() -> None:
 def test_each_template_has_exactly_its_tunables(template: str) -> None:
     """For every template the schema takes all tunables with their allowed values, needs each, and takes no other."""
     config = Draft202012Validator({"$ref": "#/$defs/config", "$defs": SCHEMA["$defs"]})
-    good = {
-        "template": template,
-        **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].required},
-    }
+    good = {"template": template, **{parameter.name: parameter.values[0] for parameter in TEMPLATES[template].required}}
     assert config.is_valid(good)
     assert not config.is_valid({**good, "other": 1})
     for parameter in TEMPLATES[template].parameters:

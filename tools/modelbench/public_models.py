@@ -143,11 +143,7 @@ TIMM: dict[str, tuple[int, int]] = {
     "regnetx_016": (32, 224),
 }
 
-TIMM_TRAINING: dict[str, int] = {
-    "resnet50": 16,
-    "deit3_small_patch16_224": 16,
-    "regnety_004": 32,
-}
+TIMM_TRAINING: dict[str, int] = {"resnet50": 16, "deit3_small_patch16_224": 16, "regnety_004": 32}
 
 TEXTS_AWAY: dict[str, tuple[str, int, int, Options]] = {
     "convbert": ("convbert", 16, 128, _TWO),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -24,6 +26,14 @@ ROUNDS = 60
 CPU_ROUNDS = 3
 NOT_COMPUTED = 0.5
 """Relative error in eager mode of tensors that say nothing, such as gradients that are zero in exact arithmetic."""
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """While no other process that has this file locks it, such as for the times on a GPU."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Compiled(NamedTuple):

@@ -45,7 +45,8 @@ const allDrawn = () => Promise.all(drawn.values());
 
 const markChosen = async (row) => (await allDrawn()).forEach((chart) => chart?.view.signal(CHOSEN, row).run());
 
-// Coverage, M by N: rectangles for ranges, points for exact sizes. Both axes have powers of two.
+// Coverage, M by N: rectangles for ranges, points for exact sizes. Both axes have powers of two. Generated kernels have a
+// chart of their own, by X and another size.
 
 const UNLIMITED = 2 ** 31 - 1;
 const THIN = 0.12; // A range of one size is still a line
@@ -72,8 +73,19 @@ function span(range, [first, last]) {
 // Each of two tables has its own panels.
 const panelName = (data, name, table) => (data.tables.length === 1 ? name : `${name} · ${data.tables[table]}`);
 
+const upright = ({ op, variant }) => (op !== "pointwise" ? "r" : variant === "flat" ? "loads" : "y");
+const kernelName = ({ op, variant }) => [op, variant].filter(Boolean).join(" ");
+
+// The matmuls of what is shown, or its generated kernels, with their sizes at the places of N and M.
+function partOf(data, shown, generated) {
+  const placed = (thing) => (generated ? { ...thing, n: thing.x, m: thing[upright(thing)] } : thing);
+  const part = (things) => things.filter(({ op }) => isGenerated(data, op) === generated).map(placed);
+  return { ...shown, rows: part(shown.rows), problems: part(shown.problems), asked: part(shown.asked) };
+}
+
 function panelsOf(thing, data, shown, by) {
-  const kinds = () => thing.kinds.filter((kind) => shown.kinds[kind]).map((kind) => nameOf(data.kinds[kind]));
+  if (isGenerated(data, thing.op)) return [panelName(data, kernelName(thing), thing.table)];
+  const kinds = () => thing.kinds.filter((kind) => shown.kinds[kind]).map((kind) => nameOf(data, data.kinds[kind]));
   const bands = () => BANDS.filter((band) => overlap(rangeOf(thing, "k"), band) && overlap(band, shown.filters.k)).map(bandName);
   return (by === "kind" ? kinds() : bands()).map((name) => panelName(data, name, thing.table));
 }
@@ -99,14 +111,14 @@ function shapesOf(data, shown, { colour, panels }) {
   ];
 }
 
-const coverageSpec = (data, shown, options) => (values, width) => {
+const coverageSpec = (data, shown, options, axes = { n: "N", m: "M" }) => (values, width) => {
   const panels = new Set(values.map(({ panel }) => panel)).size;
   const most = Math.max(1, Math.min(panels, Math.floor(width / 260)));
   const columns = data.tables.length > 1 && most > 1 ? most - (most % 2) : most;
   const spacing = 18;
   const inner = Math.floor((width - AXES - (columns - 1) * spacing) / columns);
   const axis = (size, [first, last]) => ({
-    title: size.toUpperCase(), values: Array.from({ length: 16 }, (_, number) => 2 * number), labelFlush: false,
+    title: axes[size], values: Array.from({ length: 16 }, (_, number) => 2 * number), labelFlush: false,
     labelExpr: `datum.value % ${last - first > 12 ? 4 : 2} === 0 ? format(pow(2, datum.value), 'd') : ''`,
   });
   const along = (field, size) => {
@@ -118,7 +130,8 @@ const coverageSpec = (data, shown, options) => (values, width) => {
   const centre = { x: along("cx", "n"), y: along("cy", "m") };
   const colour = { field: "colour", type: "nominal", scale: null };
   const border = { stroke: chosenOr(style("--text"), { expr: "datum.colour" }), strokeWidth: chosenOr(2.5, 0.8) };
-  const names = options.panels === "kind" ? data.kinds.map(nameOf) : BANDS.map(bandName);
+  const kernels = Object.entries(data.ops).flatMap(([op, { variant }]) => ["", ...variant].map((each) => kernelName({ op, variant: each })));
+  const names = [...(options.panels === "kind" ? data.kinds.map((kind) => nameOf(data, kind)) : BANDS.map(bandName)), ...kernels];
   const titles = names.flatMap((name) => data.tables.map((_, table) => panelName(data, name, table)));
   return {
     data: { values },
@@ -148,10 +161,11 @@ const coverageSpec = (data, shown, options) => (values, width) => {
 
 const FIT = { type: "fit", contains: "padding" };
 
-// Multiplications and additions of a problem. Those of attention are without its mask.
-function operationsOf(data, { op, b, m, n, k, h, v }) {
-  if (data.ops[op ?? "mm"].grouped) return 2 * m * n * k;
-  if (!data.ops[op ?? "mm"].attention) return 2 * b * m * n * k;
+// Multiplications and additions of a problem, or the elements of a generated kernel. Those of attention are without its mask.
+function operationsOf(data, { op, b, m, n, k, h, v, x, y, r }) {
+  if (isGenerated(data, op)) return x * y * r;
+  if (isOf(data, op, "grouped")) return 2 * m * n * k;
+  if (!isOf(data, op, "attention")) return 2 * b * m * n * k;
   return b * h * m * n * (op === "flex_attention_backward" ? 2 * (3 * k + 2 * v) : 2 * (k + v));
 }
 
@@ -224,7 +238,7 @@ function winsOf(data, shown) {
   for (const thing of things) {
     for (const kind of thing.kinds.filter((kind) => shown.kinds[kind])) {
       const key = `${kind} ${thing.template}`;
-      const win = wins.get(key) ?? { kind, name: nameOf(data.kinds[kind]), order: SCALES.template.classOf(thing), count: 0 };
+      const win = wins.get(key) ?? { kind, name: nameOf(data, data.kinds[kind]), order: SCALES.template.classOf(thing), count: 0 };
       wins.set(key, { ...win, count: win.count + 1, colour: colourOf("template", win.order) });
     }
   }
@@ -233,7 +247,7 @@ function winsOf(data, shown) {
 
 const templatesSpec = (data) => (values, width) => {
   const title = data.problems.length ? "problems" : "rows";
-  const names = data.kinds.map(nameOf);
+  const names = data.kinds.map((kind) => nameOf(data, kind));
   return {
     data: { values },
     width,

@@ -164,28 +164,32 @@ function sizeOf(text) {
 
 // 16 if every row of packed operands starts on a boundary of 16 bytes, else 2.
 function alignOf(data, { op, dtype, layout, b, m, n, k, v }) {
+  if (isGenerated(data, op)) return 16;
   const unit = 16 / BYTES[dtype];
-  if (data.ops[op].attention) return k % unit || v % unit ? 2 : 16;
+  if (isOf(data, op, "attention")) return k % unit || v % unit ? 2 : 16;
   const packed = ([rows, columns]) => (rows === 1 || columns === 1 || columns % unit === 0) && (b === 1 || (rows * columns) % unit === 0);
   return [layout[0] === "n" ? [m, k] : [k, m], layout[1] === "n" ? [k, n] : [n, k]].every(packed) ? 16 : 2;
 }
 
-// Read the problem in the form, or null. By default B, H and G are 1, and V is K.
+// The sizes to type. A flat kernel has a single row.
+const sizesToType = (data, { op, variant }) => sizesOf(data, op).filter((size) => size !== "y" || variant !== "flat");
+
+// Read the problem in the form, or null. By default B, H, G and loads are 1, and V is K.
 function readAsked(data, form) {
   const value = (name) => form.elements[`ask-${name}`].value;
   const kind = Object.fromEntries(CHOSEN_FIELDS.map((field) => [field, value(field)]));
-  const otherwise = { b: "1", h: "1", g: "1", v: value("k") };
-  const known = sizesOf(data, kind.op);
+  const otherwise = { b: "1", h: "1", g: "1", v: value("k"), loads: "1" };
+  const known = sizesToType(data, kind);
   const sizes = Object.fromEntries(ALL_SIZES.map((name) => [name, known.includes(name) ? sizeOf(value(name) || (otherwise[name] ?? "")) : 1]));
   const problem = { ...kind, ...sizes, epilogue: "none" };
   return Object.values(sizes).includes(null) || sizes.h % sizes.g ? null : { ...problem, align: alignOf(data, problem) };
 }
 
 // 16 if every row of a packed result starts on a 16-byte boundary, else 2. Rows of a table may be for problems with one of these.
-const nAlignOf = (data, { op, dtype, n }) => (data.ops[op].attention || data.ops[op].grouped || BYTES[dtype] === 1 || (n * BYTES[dtype]) % 16 === 0 ? 16 : 2);
+const nAlignOf = (data, { op, dtype, n }) => (!isOf(data, op, "matmul") || BYTES[dtype] === 1 || (n * BYTES[dtype]) % 16 === 0 ? 16 : 2);
 
 const SAME = [...CHOSEN_FIELDS, "align", "epilogue"];
-const isFor = (data, row, { op }) => row.op === op || (row.op === null && !data.ops[op].attention && !data.ops[op].grouped);
+const isFor = (data, row, { op }) => row.op === op || (row.op === null && isOf(data, op, "matmul"));
 const covers = (data, row, problem) =>
   SAME.every((field) => [null, problem[field]].includes(row[field])) &&
   [null, nAlignOf(data, problem)].includes(row.n_align) &&
@@ -193,8 +197,9 @@ const covers = (data, row, problem) =>
 
 // The bytes of all operands and results.
 function bytesOf(data, { op, dtype, variant, b, m, n, k, h, g, v }) {
-  if (data.ops[op].attention) return BYTES[dtype] * b * (k + v) * (h * m + (h / g) * n) * (op === "flex_attention_backward" ? 2 : 1);
-  if (data.ops[op].grouped) return BYTES[dtype] * (m * (k + n) + b * k * n);
+  if (isGenerated(data, op)) return 0;
+  if (isOf(data, op, "attention")) return BYTES[dtype] * b * (k + v) * (h * m + (h / g) * n) * (op === "flex_attention_backward" ? 2 : 1);
+  if (isOf(data, op, "grouped")) return BYTES[dtype] * (m * (k + n) + b * k * n);
   const result = BYTES[dtype] > 1 ? BYTES[dtype] : variant.includes("float32") ? 4 : 2;
   return b * (BYTES[dtype] * (m * k + k * n) + result * m * n);
 }
@@ -237,10 +242,11 @@ const OPTIONS = { b: "batch", h: "heads", g: "group", v: "value-dim" };
 // The command to ask all tables and models, for the device of this page or for a table or model of it.
 function askElsewhere(data, problem, table) {
   const { op, m, n, k, dtype, layout, variant } = problem;
-  const sizes = sizesOf(data, op).filter((size) => size in OPTIONS).map((size) => ` --${OPTIONS[size]} ${problem[size]}`);
-  const kind = [` --dtype ${dtype} --layout ${layout}`, variant && ` --variant ${variant}`];
+  const generated = isGenerated(data, op);
+  const sizes = sizesToType(data, problem).filter((size) => generated || size in OPTIONS).map((size) => ` --${OPTIONS[size] ?? size} ${problem[size]}`);
+  const kind = [generated ? "" : ` --dtype ${dtype} --layout ${layout}`, variant && ` --variant ${variant}`];
   const where = table === undefined ? ` --hardware ${quoted(data.device)}` : ` --table ${named(data.tables[table])}`;
-  const command = [`diode-lut explain ${op} ${m} ${n} ${k}`, ...sizes, ...kind, where].join("");
+  const command = [`diode-lut explain ${op}${generated ? "" : ` ${m} ${n} ${k}`}`, ...sizes, ...kind, where].join("");
   return [element("p", {}, "To ask on a command line: ", element("code", {}, command))];
 }
 
@@ -255,7 +261,6 @@ function answersInWords(data, problem) {
 // Show the sizes of the op, and offer only values of its problems.
 function fitAsked(data, form) {
   const op = form.elements["ask-op"].value;
-  for (const size of ALL_SIZES) form.elements[`ask-${size}`].parentElement.hidden = !sizesOf(data, op).includes(size);
   for (const field of ["dtype", "layout", "variant"]) {
     const select = form.elements[`ask-${field}`];
     const known = data.ops[op][field];
@@ -263,15 +268,19 @@ function fitAsked(data, form) {
     if (!known.includes(select.value)) select.value = known[0];
     select.parentElement.hidden = known[0] === "";
   }
+  const sizes = sizesToType(data, { op, variant: form.elements["ask-variant"].value });
+  for (const size of ALL_SIZES) form.elements[`ask-${size}`].parentElement.hidden = !sizes.includes(size);
+  return sizes;
 }
 
 function fillAsked(data, form, place) {
-  fitAsked(data, form);
-  const typed = SIZES.some((name) => form.elements[`ask-${name}`].value);
+  const needed = fitAsked(data, form).filter((size) => !form.elements[`ask-${size}`].placeholder);
+  const typed = needed.some((name) => form.elements[`ask-${name}`].value);
+  const names = needed.map((size) => size.toUpperCase()).join(", ").replace(/, (?=\w+$)/, " and ");
   const problem = readAsked(data, form);
   const models = data.tables.some((_, table) => isModel(data, table)) ? ` ${NOT_IN_BROWSER}` : "";
-  const groups = data.ops[form.elements["ask-op"].value].attention ? " G, the heads that share keys, divides H; V is K if it is left out." : "";
-  const hint = typed ? `M, N and K are sizes such as 4096 or 4k.${groups}` : `Type M, N and K to see which row answers.${models}`;
+  const groups = isOf(data, form.elements["ask-op"].value, "attention") ? " G, the heads that share keys, divides H; V is K if it is left out." : "";
+  const hint = typed ? `${names} ${needed.length > 1 ? "are sizes" : "is a size"} such as 4096 or 4k.${groups}` : `Type ${names} to see which row answers.${models}`;
   place.replaceChildren(...(problem ? answersInWords(data, problem) : [element("p", { className: "hint" }, hint)]));
 }
 

@@ -73,6 +73,7 @@ const filters = document.getElementById("filters");
 const options = document.getElementById("options");
 const order = document.getElementById("order");
 const page = document.querySelector("main");
+const hasKernels = data.kinds.some(({ op }) => isGenerated(data, op));
 let most = PAGE;
 let width = 0;
 
@@ -157,7 +158,9 @@ function update() {
   fillLegend(document.getElementById("legend"), how.colour, how.colour === "regret" ? shown.problems : shown.rows);
   fillLegend(document.getElementById("templates-legend"), "template", answers);
   const points = pointsOf(data, charted);
-  draw("coverage", shapesOf(data, shown, how), coverageSpec(data, shown, how), point);
+  const [matmuls, kernels] = [false, true].map((generated) => partOf(data, shown, generated));
+  draw("coverage", shapesOf(data, matmuls, how), coverageSpec(data, matmuls, how), point);
+  if (hasKernels) draw("kernels", shapesOf(data, kernels, how), coverageSpec(data, kernels, how, { n: "X", m: "R, Y or loads" }), point);
   draw("templates", winsOf(data, charted), templatesSpec(data), choosePanel);
   draw("gains", points.filter(({ gain }) => gain !== null), gainsSpec(data), point);
   draw("times", points.filter(({ time }) => time), timesSpec, point);
@@ -178,7 +181,8 @@ function fillHints() {
   const hint = (id, text) => { document.getElementById(id).textContent = text; };
   const misses = data.problems.some((problem) => problem.missed) ? " A cross is a measured problem that gets no answer." : "";
   const asked = data.asked.length ? " A diamond is a problem of the receipts; a filled one gets no answer." : "";
-  hint("coverage-hint", `Rectangles are ranges of sizes, points exact ones. What a row leaves open reaches the edge.${misses}${asked}`);
+  const kernels = hasKernels ? " Kernels that Inductor generates are drawn by X, and by R, Y or loads." : "";
+  hint("coverage-hint", `Rectangles are ranges of sizes, points exact ones. What a row leaves open reaches the edge.${kernels}${misses}${asked}`);
   hint("templates-hint", `${data.problems.length ? "Measured problems" : "Rows"} by the first kernel that the table gives. A click on a bar shows its part of the table.`);
   hint("gains-hint", data.problems.length ? "A point for each measured problem." : "A point for each row, in the middle of its ranges.");
   hint("times-hint", data.problems.length ? "Of the table's choice: a point for each measured problem." : "Unknown without a dataset.");
@@ -186,6 +190,7 @@ function fillHints() {
 }
 
 document.getElementById("of").hidden = data.tables.length === 1;
+document.getElementById("kernels").hidden = !hasKernels;
 data.tables.forEach((name, table) => { document.getElementById(`of-${table}`).textContent = name; });
 options.querySelector("[value=regret]").disabled = !data.problems.length;
 fillHead();

@@ -22,7 +22,11 @@ function usualOfAll(data) {
   return [...new Set(things.map(({ op }) => usualOf(data, op)))].sort().join(" or ") || usualOf(data, null);
 }
 
-const nameOf = (kind) => [kind.op ?? "any op", kind.dtype ?? "any type", kind.layout ?? "any layout"].join(" ");
+// Whether an op is of a family: attention, grouped matmuls, generated kernels, or the matmuls that a row without an op is for.
+const isOf = (data, op, family) => op !== null && data.ops[op].family === family;
+const isGenerated = (data, op) => isOf(data, op, "generated");
+
+const nameOf = (data, { op, dtype, layout }) => (isGenerated(data, op) ? op : [op ?? "any op", dtype ?? "any type", layout ?? "any layout"].join(" "));
 
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -41,7 +45,7 @@ const largest = (values) => values.reduce((most, value) => (value !== null && (m
 
 const KIND_FIELDS = ["op", "dtype", "layout"];
 const SIZES = ["m", "n", "k"];
-const ALL_SIZES = ["b", "m", "n", "k", "h", "g", "v"];
+const ALL_SIZES = ["b", "m", "n", "k", "h", "g", "v", "x", "y", "r", "loads"];
 
 // Number rows and problems, to find them again.
 function numbered(data) {
@@ -85,10 +89,10 @@ const overlap = (range, [low, high]) => range === null || (range[0] <= high && l
 // A size of a row is a range, a size of a problem a number.
 const rangeOf = (thing, size) => (typeof thing[size] === "number" ? [thing[size], thing[size]] : thing[size]);
 
-// A row without a variant is for all variants of its op. A row without an op is for GEMMs.
+// A row without a variant is for all variants of its op. A row without an op is for matmuls.
 function hasVariant(data, { op, variant }, wanted) {
   if (variant !== null || !wanted) return !wanted || variant === wanted;
-  return Object.values(op === null ? data.ops : { op: data.ops[op] }).some((each) => (op !== null || !each.attention) && each.variant.includes(wanted));
+  return Object.values(op === null ? data.ops : { op: data.ops[op] }).some((each) => (op !== null || each.family === "matmul") && each.variant.includes(wanted));
 }
 
 function matching(data, filters) {
