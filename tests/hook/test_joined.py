@@ -42,6 +42,10 @@ def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
 
 
+def of_gelu(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return functional.linear(x, up) * functional.gelu(functional.linear(x, gate), approximate="tanh")
+
+
 def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
     """The variants of what is joined."""
     found: list[str] = []
@@ -64,6 +68,7 @@ def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
         pytest.param(projections, (Input((2, 8, 256)), Q, K), "two", id="views"),
         pytest.param(gated, (X, Q, Q), "swiglu", id="swiglu"),
         pytest.param(gated, (Input((2, 8, 256)), Q, Q), "swiglu", id="swiglu, views"),
+        pytest.param(of_gelu, (X, Q, Q), "geglu", id="geglu"),
         pytest.param(lambda x, v, w: (x @ v, x @ w), (X, Input((256, 512)), Input((256, 64))), "two", id="row-major"),
         pytest.param(
             lambda x, w: [functional.linear(x, part) for part in w.split(128)],
@@ -301,6 +306,6 @@ def test_a_kernel_that_fails_leaves_them_apart(
 
     rows(row())
     monkeypatch.setattr(joined, "joined_template", fail)
-    for program, inputs in ((projections, (X, Q, K)), (gated, (X, Q, Q))):
+    for program, inputs in ((projections, (X, Q, K)), (gated, (X, Q, Q)), (of_gelu, (X, Q, Q))):
         lowered = lower(program, *inputs, then=joined.join)
         assert lowered.extern == ["mm", "mm"]
