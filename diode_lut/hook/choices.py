@@ -45,7 +45,7 @@ from diode_lut.hook.versions import (
 )
 from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
-from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple
+from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
 
 Build = Callable[[Config], ChoiceCaller]
@@ -293,7 +293,7 @@ def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedL
         raise CannotRun("its kernels are made for constant sizes")
     require_fit(config, problem, inputs.device())
     inputs = with_fixed_layouts(inputs, op)
-    heuristic: Any = get_template_heuristic(UIDS["triton_mm"][op][0], str(inputs.device_type), op)
+    heuristic: Any = get_template_heuristic(UIDS[pointer_gemm(op)][op][0], str(inputs.device_type), op)
     m, n, k = map(int, sizes)
     choice = _choice_of(
         joined_template(1, 0, gated=False),
