@@ -33,7 +33,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.joined_kernel import joined_template, options_of
-from diode_lut.hook.problems import MARK, TORCH_DTYPES, is_plain, problem_of
+from diode_lut.hook.problems import MARK, TORCH_DTYPES, problem_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, settled, snapshot, tried
 from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import (
@@ -287,17 +287,14 @@ def _triton(
 
 def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:
     """Return the choice of the project's own template for few rows, with the bias and factors of Inductor's for mm."""
-    sizes = inputs.mnk_symbolic()
     problem = problem_of(inputs, op)
-    if problem is None or not is_plain(sizes):
-        raise CannotRun("its kernels are made for constant sizes")
+    assert problem is not None, "its sizes are constants, as the template demands"
     require_fit(config, problem, inputs.device())
     inputs = with_fixed_layouts(inputs, op)
     heuristic: Any = get_template_heuristic(UIDS[pointer_gemm(op)][op][0], str(inputs.device_type), op)
-    m, n, k = map(int, sizes)
     choice = _choice_of(
         joined_template(1, 0, gated=False),
-        DictKernelTemplateParams(options_of(config, m, [n], k)),
+        DictKernelTemplateParams(options_of(config, problem.m, [problem.n], problem.k)),
         heuristic.get_extra_kwargs(inputs, op),
         layout or inputs.output_layout(flexible=False),
         heuristic.adjust_kernel_inputs(inputs, op),

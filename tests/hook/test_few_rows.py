@@ -57,6 +57,14 @@ def test_pointwise_work_is_fused(rows: Rows) -> None:
     assert (len(lowered.triton_templates), len(lowered.triton_kernels), lowered.extern) == (1, 1, [])
 
 
+def test_work_before_it_is_not_fused(rows: Rows) -> None:
+    """What computes A has a kernel of its own, because each program of this kernel would compute it again."""
+    rows({"configs": [CONFIG]})
+    x, w = (Input(shape, dtype=torch.float32) for shape in ((1, 1024), (2048, 1024)))
+    lowered = lower(lambda x, w: linear(x * 2, w), x, w)
+    assert (len(lowered.triton_templates), len(lowered.triton_kernels)) == (1, 2)
+
+
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("gated", [True, False])
 def test_rows_for_joined_matmuls(rows: Rows, tmp_path: Path, few: bool, gated: bool) -> None:
