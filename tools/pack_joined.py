@@ -40,6 +40,15 @@ def records(result: dict[str, Any]) -> Iterator[Record]:
         problem = Problem.of(op, m, sum(columns), k, dtype="bfloat16", layout=layout, variant=variant)
         yield Record(problem, tuple(timings(last, first)), "final")
         return
+    if result["kind"] == "few":
+        m, n, k = result["sizes"]
+        first, last = {}, {}
+        for group, template in (("library", "aten"), ("mm", "triton_mm"), ("deep", "triton_mm")):
+            first |= {f"{template} {config}".strip(): us for config, us in result["quick"].get(group, {}).items()}
+            last[f"{template} {result['config'][group]}".replace(" library", "").strip()] = result["us"][group]
+        problem = Problem.of("mm", m, n, k, dtype="bfloat16", layout="nt")
+        yield Record(problem, tuple(timings(last, first)), "final")
+        return
     if result["kind"] != "siblings":
         return
     m, columns, k, _ = result["sizes"]
