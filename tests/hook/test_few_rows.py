@@ -50,10 +50,13 @@ def test_row_makes_its_kernel(
     assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
 
 
-def test_pointwise_work_is_fused(rows: Rows) -> None:
-    """The bias, an activation and a residual are computed in the kernel."""
-    rows({"configs": [CONFIG]})
-    lowered = lower(lambda x, w, b, y: functional.gelu(linear(x, w, b)) + y, X, W, Input((2048,)), Input((1, 2048)))
+@pytest.mark.parametrize("shape", [(1, 1024), (1, 1, 1024)])
+@pytest.mark.parametrize("epilogue", [(), ({"epilogue": "medium", "configs": [ATEN]},)])
+def test_pointwise_work_is_fused(rows: Rows, epilogue: tuple[dict[str, Any], ...], shape: tuple[int, ...]) -> None:
+    """The bias, an activation and a residual are computed in the kernel, whatever rows for epilogues say."""
+    rows({"epilogue": "none", "configs": [CONFIG]}, *epilogue)
+    inputs = Input(shape), W, Input((2048,)), Input((*shape[:-1], 2048))
+    lowered = lower(lambda x, w, b, y: functional.gelu(linear(x, w, b)) + y, *inputs)
     assert (len(lowered.triton_templates), len(lowered.triton_kernels), lowered.extern) == (1, 1, [])
 
 
