@@ -67,9 +67,19 @@ MATMULS = (
     *((768, 768, "addmm", "nn", 2), (3072, 768, "addmm", "nn", 2), (768, 3072, "addmm", "nn", 2)),
     *((51865, 768, "mm", "nt", 2), (1280, 1280, "addmm", "nt", 1), (1280, 5120, "addmm", "nt", 1)),
     *((5120, 1280, "addmm", "nt", 1), (1024, 8192, "mm", "nt", 2), (8192, 1024, "mm", "nt", 2)),
-    (8192, 3584, "mm", "nt", 2),
+    *((8192, 3584, "mm", "nt", 2), (5120, 4096, "mm", "nt", 2), (5120, 14336, "mm", "nt", 2)),
+    *((1536, 1536, "mm", "nt", 2), (1536, 8960, "mm", "nt", 2), (256, 1536, "addmm", "nt", 2)),
+    *((1024, 2048, "mm", "nt", 2), (1024, 3072, "mm", "nt", 2), (2560, 4096, "mm", "nt", 2)),
+    *((2560, 9728, "mm", "nt", 2), (4096, 12288, "mm", "nt", 2), (5120, 5120, "mm", "nt", 2)),
+    *((5120, 17920, "mm", "nt", 2), (5120, 27648, "mm", "nt", 2), (2048, 11008, "mm", "nt", 2)),
+    *((8192, 8192, "mm", "nt", 2), (3584, 4096, "mm", "nt", 2), (3584, 14336, "mm", "nt", 2)),
+    *((1152, 1024, "mm", "nt", 2), (1152, 6912, "mm", "nt", 2), (2560, 2048, "mm", "nt", 2)),
+    *((2560, 10240, "mm", "nt", 2), (32000, 4096, "mm", "nt", 2), (151936, 1536, "mm", "nt", 1)),
+    *((152064, 3584, "mm", "nt", 1), (256000, 2304, "mm", "nt", 1), (32064, 3072, "mm", "nt", 2)),
+    *((1024, 1024, "addmm", "nt", 4), (4096, 1024, "addmm", "nt", 2), (1024, 4096, "addmm", "nt", 4)),
+    *((768, 768, "mm", "nt", 4), (3072, 768, "mm", "nt", 2), (768, 3072, "mm", "nt", 4)),
 )
-"""N, K, op, layout, and the most rows, of Llama 1B, 3B, 8B and 70B, Qwen, Gemma, Phi, BERT, GPT-2 and Whisper."""
+"""N, K, op, layout, and the most rows, of layers of Llama, Mistral, Qwen, Gemma, Phi, BERT, GPT-2 and Whisper."""
 
 GROUPS = (
     *(((4096, 1024, 1024), 4096, "three"), ((14336, 14336), 4096, "swiglu"), ((2048, 512, 512), 2048, "three")),
@@ -77,6 +87,10 @@ GROUPS = (
     *(((896, 128, 128), 896, "three"), ((4864, 4864), 896, "swiglu"), ((3584, 512, 512), 3584, "three")),
     *(((18944, 18944), 3584, "swiglu"), ((2048, 1024, 1024), 2304, "three"), ((9216, 9216), 2304, "geglu")),
     *(((768, 768, 768), 768, "three"), ((1024, 128, 128), 8192, "three"), ((3584, 3584), 8192, "swiglu")),
+    *(((4096, 1024, 1024), 5120, "three"), ((14336, 14336), 5120, "swiglu"), ((1536, 256, 256), 1536, "three")),
+    *(((8960, 8960), 1536, "swiglu"), ((2048, 1024, 1024), 1024, "three"), ((3072, 3072), 1024, "swiglu")),
+    *(((4096, 1024, 1024), 2560, "three"), ((9728, 9728), 2560, "swiglu"), ((12288, 12288), 4096, "swiglu")),
+    *(((4096, 2048, 2048), 3584, "three"), ((1024, 1024, 1024), 1024, "three"), ((1024, 256, 256), 1152, "three")),
 )
 """Columns of each B, K, and the variant."""
 
@@ -97,8 +111,8 @@ class Task(NamedTuple):
 def tasks() -> list[Task]:
     """Return all tasks, the most telling first."""
     single = [Task(m, (n,), k, op, layout) for m in (1, 2, 4) for n, k, op, layout, most in MATMULS if m <= most]
-    joined = [Task(m, *group) for m in (1, 2, 4) for group in GROUPS]
-    joined[16:16] = [Task(m, *group) for group in GEGLU for m in (1, 4, 16, 64)]
+    joined = [Task(m, *group) for group in GEGLU for m in (1, 4, 16, 64)]
+    joined += [Task(m, *group) for m in (1, 2, 4) for group in GROUPS]
     found = []
     while single or joined:
         found += [*single[:3], *joined[:1]]
