@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -80,11 +81,10 @@ def join(graph: Graph) -> None:
     if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper"):
         return
     places = {node: place for place, node in enumerate(graph.nodes)}
-    groups = [group for products in _with_the_same_a(graph) for group in _groups(products, places)]
-    for group in groups:
-        config = _chosen(now, group)
-        if config is not None:
-            _replace(graph, group, config)
+    choose = partial(_chosen, now)
+    chosen = [found for products in _with_the_same_a(graph) for found in _groups(products, places, choose)]
+    for group, config in chosen:
+        _replace(graph, group, config)
 
 
 def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
@@ -134,8 +134,10 @@ def _product(node: Node) -> _Product | None:
     return _Product(node, problem)
 
 
-def _groups(products: Sequence[_Product], places: dict[Node, int]) -> Iterator[_Group]:
-    """Yield the groups: pairs for an activation of a gate times ``up``, and up to three of the others.
+def _groups(
+    products: Sequence[_Product], places: dict[Node, int], choose: Callable[[_Group], Config | None]
+) -> Iterator[tuple[_Group, Config]]:
+    """Yield the groups for which ``choose`` returns a config: pairs for a gate times ``up``, and up to three others.
 
     All that a kernel reads must be there before the first of its matmuls. So none depends on another.
     """
@@ -145,13 +147,19 @@ def _groups(products: Sequence[_Product], places: dict[Node, int]) -> Iterator[_
             found = _gated(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
             if found is not None and _are_ready((gate, up), places):
                 variant, result = found
-                yield _Group(_together((gate, up), variant), (gate, up), result)
-                del left[gate.node], left[up.node]
+                group = _Group(_together((gate, up), variant), (gate, up), result)
+                config = choose(group)
+                if config is not None:
+                    yield group, config
+                    del left[gate.node], left[up.node]
     for variant in ("three", "two"):
         others = tuple(left.values())[: PRODUCTS[variant]]
         if len(others) == PRODUCTS[variant] and _are_ready(others, places):
             if others[0].problem.m <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
-                yield _Group(_together(others, variant), others)
+                group = _Group(_together(others, variant), others)
+                config = choose(group)
+                if config is not None:
+                    yield group, config
             return
 
 

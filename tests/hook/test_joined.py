@@ -156,6 +156,13 @@ def test_other_activations_are_not_swiglu(rows: Rows, program: Callable[..., Any
     assert variants(program, X, Q, Q) == ["two"]
 
 
+@pytest.mark.parametrize("program", [gated, of_gelu])
+def test_gates_are_joined_without_their_activation(rows: Rows, program: Callable[..., Any]) -> None:
+    """Where no row computes the activation in the kernel, a row for two matmuls joins them."""
+    rows(row(variant="two"))
+    assert variants(program, X, Q, Q) == ["two"]
+
+
 def test_up_and_gate_in_any_order(rows: Rows) -> None:
     """The order in the program decides about nothing: the gate is the product that goes through silu."""
     rows(row(variant="swiglu"))
