@@ -114,8 +114,11 @@ GROUPED = ("grouped_mm",)
 JOINED = ("joined_mm",)
 """Matmuls with the same A, each with or without a bias, such as projections to queries, keys and values."""
 
-PRODUCTS = {"two": 2, "three": 3, "swiglu": 2}
-"""The number of B of each variant of JOINED. The result of ``swiglu`` is ``silu(A @ B0) * (A @ B1)``."""
+PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}
+"""The number of B of each variant of JOINED."""
+
+GATED = ("swiglu", "geglu")
+"""The variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh."""
 
 SPLIT = "split_reduction"
 """The op of a reduction before Inductor decides whether one kernel computes it, or one for its parts and one more."""

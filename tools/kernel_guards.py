@@ -17,7 +17,7 @@ ATTENTION = "tests/hook/test_attention.py::"
 GENERATED = "tests/hook/test_generated.py::"
 SPLITS = "tests/hook/test_split_reductions.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
-JOINED = "tests/hook/test_joined.py::"
+JOINED, FEW_ROWS = "tests/hook/test_joined.py::", "tests/hook/test_few_rows.py::"
 SCALED = "tests/hook/test_scaled_mm.py::"
 INT8 = "tests/hook/test_int_mm.py::"
 CHANGES, TRANSIENT = "tests/hook/test_snapshot.py::", "tests/hook/test_transient.py::"
@@ -158,7 +158,15 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Without("freeze_layout"),
             HOOK + "test_flexible_input_keeps_the_layout_it_was_looked_up_by",
         ),
+        "few-rows": ("require_fit", NONE, FEW_ROWS + "test_more_rows_are_the_librarys"),
         "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
+    },
+    "diode_lut.templates.joined_mm": {
+        "few-rows-constants": (
+            "FewRows.constants",
+            Instead("lambda self, layout: ''"),
+            FEW_ROWS + "test_sizes_that_may_change",
+        ),
     },
     "diode_lut.hook.joined": {
         "joined-a": ("_identity", Instead("lambda argument: 0"), JOINED + "test_others_stay_apart"),

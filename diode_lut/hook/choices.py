@@ -32,7 +32,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
-from diode_lut.hook.problems import MARK, TORCH_DTYPES
+from diode_lut.hook.joined_kernel import joined_template, options_of
+from diode_lut.hook.problems import MARK, TORCH_DTYPES, problem_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, settled, snapshot, tried
 from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import (
@@ -44,7 +45,7 @@ from diode_lut.hook.versions import (
 )
 from diode_lut.hook.wrapper import with_memory_in_any_thread, with_short_code
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
-from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple
+from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
 
 Build = Callable[[Config], ChoiceCaller]
@@ -134,7 +135,7 @@ def build_choice(
 
     A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is the problem's.
     """
-    if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1):
+    if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1 or config.kernel.few_rows):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     # Inductor must consider some Triton kernel for this matmul on a GPU with enough SMs
     require_settings_of_timings(inputs.dtype())
@@ -145,6 +146,8 @@ def build_choice(
     require_templates(inputs.output_layout(flexible=False))
     if config.k_split > 1:
         return _decompose_k(config, inputs)
+    if config.kernel.few_rows:
+        return _few_rows(config, inputs, op, layout)
     if op in INTEGER:
         _require_blocks_of_bytes(config)
     options = scaling_options(config, inputs, variant) if op in SCALED else {}
@@ -280,6 +283,25 @@ def _triton(
         # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return with_memory_in_any_thread(choice) if config.kernel.tma else with_short_code(choice)
+
+
+def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:
+    """Return the choice of the project's own template for few rows, with the bias and factors of Inductor's for mm."""
+    problem = problem_of(inputs, op)
+    assert problem is not None, "its sizes are constants, as the template demands"
+    require_fit(config, problem, inputs.device())
+    inputs = with_fixed_layouts(inputs, op)
+    heuristic: Any = get_template_heuristic(UIDS[pointer_gemm(op)][op][0], str(inputs.device_type), op)
+    choice = _choice_of(
+        joined_template(1, 0, gated=False),
+        DictKernelTemplateParams(options_of(config, problem.m, [problem.n], problem.k)),
+        heuristic.get_extra_kwargs(inputs, op),
+        layout or inputs.output_layout(flexible=False),
+        heuristic.adjust_kernel_inputs(inputs, op),
+    )
+    if isinstance(choice, TritonTemplateCaller):
+        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
+    return choice
 
 
 def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:

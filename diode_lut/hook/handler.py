@@ -475,8 +475,9 @@ class _Question:
     ) -> ChoiceCaller:
         """Return a choice without a kernel yet, or ``plain`` if it is as good with any epilogue.
 
-        ``plain`` is the stand-alone choice. If ``alone``, no epilogue can follow. If ``joined``, the result is
-        a part of a concatenation. If layouts of inputs are open, rows are asked about the likely layouts.
+        ``plain`` is the stand-alone choice. A kernel for few rows fuses any epilogue, which costs it nothing. If
+        ``alone``, no epilogue can follow. If ``joined``, the result is a part of a concatenation. If layouts of inputs
+        are open, rows are asked about the likely layouts.
         """
         inputs, own, now = self.inputs, config_of(plain), self.now
         aten = plain if own == ATEN else self._aten()
@@ -487,11 +488,12 @@ class _Question:
         problem = problem if likely is None else asked_about(likely, with_layouts)
         device, changing = plain.layout.device, self.axes
         answers = now.answers(problem, device, padding=False, axes=changing)
-        considered = {} if alone else {name: answers.with_epilogue(name) for name in _CLASSES}
+        few = own is not None and own.kernel.few_rows
+        considered = {} if alone or few else {name: answers.with_epilogue(name) for name in _CLASSES}
         answering = {name: decision for name, decision in considered.items() if decision.configs}
         may_branch = bool(changing) and can_branch()
         layout = copy.copy(plain.layout).as_fixed()
-        as_good = own == ATEN or alone or has_aligned_rows(layout)
+        as_good = own == ATEN or alone or (has_aligned_rows(layout) and not few)
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
         remakes = joined and not changing and own is not None and own != ATEN
         if as_good and not (may_branch or own_branches is not None or remakes):

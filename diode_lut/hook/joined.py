@@ -3,14 +3,16 @@
 A pass over each graph, after all of Inductor's that leave it functional, finds such matmuls, asks the tables about each
 group, and puts a node in their place if a row names a kernel. Lowered, this node is that kernel. The kernel writes each
 result into a tensor of its own, as if the matmuls were apart, so that nothing else in the graph changes.
-``silu(gate) * up`` is computed in the kernel, and nothing else is fused into it.
+``silu(gate) * up``, or with gelu, is computed in the kernel, and nothing else is fused into it.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,12 +34,11 @@ from diode_lut.hook.choices import (
     require_templates,
 )
 from diode_lut.hook.epilogues import ALONE, is_concatenated, may_be_followed
-from diode_lut.hook.joined_kernel import joined_template
+from diode_lut.hook.joined_kernel import joined_template, options_of
 from diode_lut.hook.problems import problem_of_tensors, tensors_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
 from diode_lut.hook.switch import leave
-from diode_lut.hook.versions import KWARGS
-from diode_lut.problem import JOINED, PRODUCTS, Problem
+from diode_lut.problem import GATED, JOINED, PRODUCTS, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -65,7 +66,7 @@ class _Product(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Matmuls with the same A, their problem together, and for ``swiglu`` the node with the result."""
+    """Matmuls with the same A, their problem together, and for a variant of GATED the node with the result."""
 
     problem: Problem
     products: tuple[_Product, ...]
@@ -80,11 +81,10 @@ def join(graph: Graph) -> None:
     if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper"):
         return
     places = {node: place for place, node in enumerate(graph.nodes)}
-    groups = [group for products in _with_the_same_a(graph) for group in _groups(products, places)]
-    for group in groups:
-        config = _chosen(now, group)
-        if config is not None:
-            _replace(graph, group, config)
+    choose = partial(_chosen, now)
+    chosen = [found for products in _with_the_same_a(graph) for found in _groups(products, places, choose)]
+    for group, config in chosen:
+        _replace(graph, group, config)
 
 
 def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
@@ -134,23 +134,32 @@ def _product(node: Node) -> _Product | None:
     return _Product(node, problem)
 
 
-def _groups(products: Sequence[_Product], places: dict[Node, int]) -> Iterator[_Group]:
-    """Yield the groups: pairs for ``silu(gate) * up``, and up to three of the others.
+def _groups(
+    products: Sequence[_Product], places: dict[Node, int], choose: Callable[[_Group], Config | None]
+) -> Iterator[tuple[_Group, Config]]:
+    """Yield the groups for which ``choose`` returns a config: pairs for a gate times ``up``, and up to three others.
 
     All that a kernel reads must be there before the first of its matmuls. So none depends on another.
     """
     left = {product.node: product for product in products}
     for gate in [] if is_on("emulate_precision_casts") else products:
         for up in products:
-            result = _swiglu(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
-            if result is not None and _are_ready((gate, up), places):
-                yield _Group(_together((gate, up), "swiglu"), (gate, up), result)
-                del left[gate.node], left[up.node]
+            found = _gated(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
+            if found is not None and _are_ready((gate, up), places):
+                variant, result = found
+                group = _Group(_together((gate, up), variant), (gate, up), result)
+                config = choose(group)
+                if config is not None:
+                    yield group, config
+                    del left[gate.node], left[up.node]
     for variant in ("three", "two"):
         others = tuple(left.values())[: PRODUCTS[variant]]
         if len(others) == PRODUCTS[variant] and _are_ready(others, places):
             if others[0].problem.m <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
-                yield _Group(_together(others, variant), others)
+                group = _Group(_together(others, variant), others)
+                config = choose(group)
+                if config is not None:
+                    yield group, config
             return
 
 
@@ -171,42 +180,45 @@ def _origin(node: Node) -> Node:
     return node
 
 
-def _swiglu(gate: Node, up: Node) -> Node | None:
-    """Return the node with ``silu(gate) * up``, if nothing else reads any step of it.
+_MUL, _ADD = aten.mul.Tensor, aten.add.Tensor
+_CUBIC = (_ADD, "gate", (_MUL, (_MUL, (_MUL, "gate", "gate"), "gate"), 0.044715))
+_ACTIVATIONS: dict[str, tuple[Any, ...]] = {
+    "swiglu": (aten.div.Tensor, "gate", (_ADD, (aten.exp.default, (aten.neg.default, "gate")), 1)),
+    "geglu": (
+        *(_MUL, (_MUL, "gate", 0.5)),
+        (_ADD, (aten.tanh.default, (_MUL, _CUBIC, math.sqrt(2 / math.pi))), 1),
+    ),
+}
+"""The activations of GATED as Inductor decomposes them, in float32."""
 
-    Inductor makes ``x / (1 + exp(-x))`` of ``silu(x)``, in float32.
-    """
+_STEPS = {_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default}
+_DEEPEST = 10
+"""Steps from the result back to the gate, at most."""
+
+
+def _gated(gate: Node, up: Node) -> tuple[str, Node] | None:
+    """Return the variant and the node with an activation of ``gate`` times ``up``, if nothing else reads any step."""
     value = gate.meta["val"]
-    inside: set[Node] = {gate, up}
 
-    def bare(node: Any) -> Any:
-        while isinstance(node, Node) and node.op == "call_function":
-            if node.target in _RESHAPES or (node.target is _CONVERT and node.args[1] in (torch.float32, value.dtype)):
-                inside.add(node)
-                node = node.args[0]
-            else:
-                break
-        return node
-
-    def operands(node: Any, target: Any) -> tuple[Any, ...]:
-        if not isinstance(node, Node) or node.target is not target or node.kwargs:
-            return (None, None)
+    def written(node: Any, depth: int = 0) -> Any:
+        if not isinstance(node, Node) or node in (gate, up):
+            return {gate: "gate", up: "up"}.get(node, node)
         inside.add(node)
-        return (*node.args, None)[:2]
+        if node.target in _RESHAPES or (node.target is _CONVERT and node.args[1] in (torch.float32, value.dtype)):
+            return written(node.args[0], depth)
+        if node.target not in _STEPS or node.kwargs or depth == _DEEPEST:
+            return None
+        return node.target, *(written(each, depth + 1) for each in node.args)
 
     for result in _ends(up):
-        for side in (0, 1):
-            inside = {gate, up}
-            factors = operands(result, aten.mul.Tensor)
-            above, below = operands(bare(factors[side]), aten.div.Tensor)
-            power, one = operands(bare(below), aten.add.Tensor)
-            negative, _ = operands(bare(power), aten.exp.default)
-            source, _ = operands(bare(negative), aten.neg.default)
-            found = one == 1 and bare(above) is bare(source) is gate and bare(factors[1 - side]) is up
-            shape, last = result.meta["val"].shape, value.shape[1]
-            alike = result.meta["val"].dtype == value.dtype and shape[-1] == last and shape.numel() == value.numel()
-            if found and alike and all(user in inside for node in inside if node is not result for user in node.users):
-                return result
+        inside = {gate, up}
+        product = written(result)
+        shape, last = result.meta["val"].shape, value.shape[1]
+        alike = result.meta["val"].dtype == value.dtype and shape[-1] == last and shape.numel() == value.numel()
+        alone = all(user in inside for node in inside if node is not result for user in node.users)
+        for variant, activation in _ACTIVATIONS.items():
+            if alike and alone and product in ((_MUL, activation, "up"), (_MUL, "up", activation)):
+                return variant, result
     return None
 
 
@@ -291,19 +303,24 @@ def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str,
         lowerings[aten.mm](a, b) if bias is None else lowerings[aten.addmm](bias, a, b)
         for b, bias in zip(bs, biases, strict=True)
     ]
-    if variant != "swiglu":
+    if variant not in GATED:
         return apart
     dtype = a.get_dtype()
     gate, up = (lowerings[_CONVERT](each, torch.float32) for each in apart)
-    below = lowerings[aten.add](lowerings[aten.exp](lowerings[aten.neg](gate)), 1)
-    return lowerings[_CONVERT](lowerings[aten.mul](lowerings[aten.div](gate, below), up), dtype)
+
+    def lowered(written: Any) -> Any:
+        if not isinstance(written, tuple):
+            return gate if written == "gate" else written
+        return lowerings[written[0]](*map(lowered, written[1:]))
+
+    return lowerings[_CONVERT](lowerings[aten.mul](lowered(_ACTIVATIONS[variant]), up), dtype)
 
 
 lower_joined._inductor_lowering_function = True  # type: ignore[attr-defined]  # Inductor calls it with its own nodes
 
 
 def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: Config) -> Any:
-    gated, count = variant == "swiglu", len(bs)
+    gated, count = variant in GATED, len(bs)
     given = [a, *bs, *(bias for bias in biases if bias is not None)]
     nodes = list(realize_inputs(*given))  # type: ignore[no-untyped-call]
     for node in nodes:
@@ -312,21 +329,14 @@ def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, con
     m, k = map(int, a.get_size())
     columns = [int(b.get_size()[1]) for b in bs]
     strides = [tuple(b.get_stride()) for b in bs]
-    options: dict[str, Any] = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
-    block_n, device, dtype = options["BLOCK_N"], a.get_device(), a.get_dtype()
-    tiles = [-(-n // block_n) for n in columns]
-    options |= {
-        "COUNT": count,
-        "AT_ONCE": count if gated else 1,
-        "GATED": gated,
+    device, dtype = a.get_device(), a.get_dtype()
+    options = options_of(config, m, columns, k) | {
         "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
-        "TILES_N": tiles[0] if gated else sum(tiles),
-        "SAME_N": len(set(columns)) == 1,
         "SAME_STRIDES": len(set(strides)) == 1,
-        "EVEN_N": all(n % block_n == 0 for n in columns),
-        "EVEN_K": k % options["BLOCK_K"] == 0,
         "ALLOW_TF32": allows_tf32(dtype),
     }
+    if gated:
+        options |= {"AT_ONCE": count, "GATED": True, "GELU": variant == "geglu", "TILES_N": options["TILES_N"] // count}
     others = [] if gated else [empty_strided([m, n], None, dtype=dtype, device=device) for n in columns[1:]]
     template = joined_template(count, options["BIASES"], gated=gated)
     layout = ir.FixedLayout(device, dtype, [m, columns[0]])

@@ -2,7 +2,9 @@
 writes.
 
 It follows Inductor's template for mm. The first result is the template's, the others are inputs that it writes into.
-With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone.
+With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone, or of gelu, as
+x sigmoid(2 y) is 0.5 x (1 + tanh(y)). With
+``FEW_ROWS``, it keeps a sum for each element of a block of K, and adds these up in the end.
 """
 
 from __future__ import annotations
@@ -10,6 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate
+
+from diode_lut.hook.versions import KWARGS
+from diode_lut.problem import rounded_up
+from diode_lut.templates.config import Config
+
+FEW_ROWS = "diode_lut_few_rows"
+"""The template's name for a single B."""
 
 
 @SymbolicGridFn
@@ -32,7 +41,7 @@ _SOURCE = """
     tile = (pid % width) // (group_size)
     tl.assume(pid_m >= 0)
     tl.assume(tile >= 0)
-{% if GATED %}
+{% if AT_ONCE == COUNT %}
     pid_n = tile
 {% for i in range(COUNT) %}
     P{{i}} = B{{i}}
@@ -84,10 +93,14 @@ _SOURCE = """
 {% endif %}
     offs_k = tl.arange(0, BLOCK_K).to(INDEX_DTYPE)
 {% for i in range(AT_ONCE) %}
-    acc{{i}} = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    acc{{i}} = tl.zeros((BLOCK_M, BLOCK_N{{", BLOCK_K" if FEW_ROWS}}), dtype=tl.float32)
 {% endfor %}
 
+{% if FEW_ROWS %}
+    for k_idx in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=STAGES):
+{% else %}
     for k_idx in range(0, tl.cdiv(K + tl.program_id(2), BLOCK_K)):
+{% endif %}
         {% if not EVEN_K %}
         a_mask = offs_k[None, :] < (K - k_idx * BLOCK_K)
         b_mask = offs_k[:, None] < (K - k_idx * BLOCK_K)
@@ -98,24 +111,44 @@ _SOURCE = """
         {{load_input("A", "a", ("idx_m", "idx_n"), mask=None if EVEN_K else "a_mask",
                      indent_width=8, index_shape=("BLOCK_M", "BLOCK_K"))}}
 {% for i in range(AT_ONCE) %}
+{% if FEW_ROWS %}
+        P{{i}}_block = P{{i}} + offs_b_n[:, None] * P{{i}}_n + idx_n * P{{i}}_k
+        b{{i}} = tl.load(P{{i}}_block, {{"" if EVEN_K else "a_mask, 0.0, "}}eviction_policy="evict_first")
+        acc{{i}} += a[:, None, :].to(tl.float32) * b{{i}}[None, :, :].to(tl.float32)
+{% else %}
         P{{i}}_block = P{{i}} + b_k * P{{i}}_k + offs_b_n[None, :] * P{{i}}_n
         b{{i}} = tl.load(P{{i}}_block{% if not EVEN_K %}, mask=b_mask, other=0.0{% endif %})
         acc{{i}} += tl.dot(a, b{{i}}, allow_tf32=ALLOW_TF32, out_dtype=tl.float32)
+{% endif %}
 {% endfor %}
+{% if FEW_ROWS %}
+{% for i in range(AT_ONCE) %}
+    acc{{i}} = tl.sum(acc{{i}}, 2)
+{% endfor %}
+{% endif %}
 
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M).to(INDEX_DTYPE)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N).to(INDEX_DTYPE)
     idx_m = rm[:, None]
     idx_n = rn[None, :]
     mask = (idx_m < M) & (idx_n < N)
-{% if GATED %}
-{% for i in range(COUNT) %}
+{% if AT_ONCE == COUNT %}
+{% for i in range(COUNT if GATED else 0) %}
 {% if BIASES // 2**i % 2 %}
     acc{{i}} += tl.load(C{{i}} + rn, mask=rn < N, other=0.0).to(tl.float32)[None, :]
 {% endif %}
     product{{i}} = acc{{i}}.to(P{{i}}.dtype.element_ty).to(tl.float32)
 {% endfor %}
-    value = product0 / (1 + tl.exp(-product0)) * product1
+{% if GATED %}
+{% if GELU %}
+    steep = 1.5957691216057308 * (product0 + 0.044715 * product0 * product0 * product0)
+{% else %}
+    steep = product0
+{% endif %}
+    value = product0 / (1 + tl.exp(-steep)) * product1
+{% else %}
+    value = acc0
+{% endif %}
     {{store_output(("idx_m", "idx_n"), "value", "mask", val_shape=("BLOCK_M", "BLOCK_N"))}}
 {% else %}
 {% if BIASES %}
@@ -132,11 +165,35 @@ _SOURCE = """
 def joined_template(count: int, biases: int, *, gated: bool) -> TritonTemplate:
     """Return the template for a number of B. ``biases`` has a bit for each B with a bias.
 
-    There is one for each list of arguments.
+    There is one for each list of arguments. That for a single B leaves its bias to Inductor.
     """
     names = ["A", *(f"B{i}" for i in range(count)), *(f"C{i}" for i in range(count) if biases >> i & 1)]
     names += [] if gated else [f"R{i}" for i in range(1, count)]
-    name = f"diode_lut_{'gated' if gated else 'joined'}_{count}_{biases}"
+    name = f"diode_lut_{'gated' if gated else 'joined'}_{count}_{biases}" if count > 1 else FEW_ROWS
     known: TritonTemplate | None = TritonTemplate.all_templates.get(name)
     arguments = ", ".join(f'"{each}"' for each in names)
     return known or TritonTemplate(name, joined_grid, f"{{{{def_kernel({arguments})}}}}{_SOURCE}")
+
+
+def options_of(config: Config, rows: int, columns: list[int], k: int) -> dict[str, Any]:
+    """Return the template's options for a config, the rows of A, the columns of each B, and K.
+
+    ``TILES_N`` counts the tiles of all B, of which a program computes one.
+    """
+    options: dict[str, Any] = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
+    few = "BLOCK_M" not in options
+    if few:
+        options |= {"BLOCK_M": rounded_up(rows), "GROUP_M": 1, "STAGES": options["num_stages"]}
+    block_n = options["BLOCK_N"]
+    return options | {
+        "FEW_ROWS": few,
+        "COUNT": len(columns),
+        "AT_ONCE": 1,
+        "GATED": False,
+        "GELU": False,
+        "BIASES": 0,
+        "TILES_N": sum(-(-n // block_n) for n in columns),
+        "SAME_N": len(set(columns)) == 1,
+        "EVEN_N": all(n % block_n == 0 for n in columns),
+        "EVEN_K": k % options["BLOCK_K"] == 0,
+    }

@@ -138,7 +138,7 @@ KWARGS: dict[str, dict[str, str]] = {
     "decompose_k": {"k_split": "k_split"},
     **{
         template: {name: _TRITON_KWARGS[name] for name in TEMPLATES[template].names}
-        for template in ("triton_grouped_mm", "triton_joined_mm")
+        for template in ("triton_grouped_mm", "triton_joined_mm", "triton_few_rows")
     },
     "cpp_gemm": {},
     "default": {},
@@ -165,6 +165,7 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
         "scaled_mm": ("triton::scaled_mm_device_tma_epilogue_scaling",),
     },
     "decompose_k": {"mm": ("decompose_k",)},
+    "triton_few_rows": dict.fromkeys(("mm", "addmm"), ("triton::diode_lut_few_rows",)),
     "cpp_gemm": {},
     **{
         template: {}

@@ -27,7 +27,7 @@ from diode_lut.templates.flex_attention import (
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE, SPLIT_REDUCTION
-from diode_lut.templates.joined_mm import TRITON_JOINED_MM
+from diode_lut.templates.joined_mm import TRITON_FEW_ROWS, TRITON_JOINED_MM
 from diode_lut.templates.template import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY, PAD, Template, Tiles
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
@@ -37,7 +37,7 @@ TEMPLATES: dict[str, Template] = {
         LIBRARY,
         *(TRITON_MM, TRITON_BMM, TRITON_MM_PERSISTENT_TMA, DECOMPOSE_K, CPP_GEMM),
         *(DEFAULT_CONFIG, TRITON_FLEX_ATTENTION, TRITON_FLEX_ATTENTION_BACKWARD, TRITON_FLEX_DECODING),
-        *(TRITON_GROUPED_MM, TRITON_JOINED_MM),
+        *(TRITON_GROUPED_MM, TRITON_JOINED_MM, TRITON_FEW_ROWS),
         *(POINTWISE, LOOPED_REDUCTION, PERSISTENT_REDUCTION, SPLIT_REDUCTION),
     )
 }

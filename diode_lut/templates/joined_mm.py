@@ -1,16 +1,27 @@
-"""The project's own template: matmuls with the same A, computed by one kernel, whose B stay where they are.
+"""The project's own templates: matmuls with the same A in one kernel, whose B stay where they are, and few rows.
 
-Each program computes a tile of one product, or of both for ``swiglu``.
+Each program computes a tile of one product, or of both for ``swiglu``. For few rows, it multiplies and adds up without
+tensor cores, which would compute 16 rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from diode_lut.hardware import Architecture
-from diode_lut.problem import ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize
-from diode_lut.templates.template import TILES, Complaint, Covered, Params, Template, Tiles, register_complaints
+from diode_lut.problem import GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, rounded_up
+from diode_lut.templates.template import (
+    TILES,
+    Complaint,
+    Covered,
+    Parameter,
+    Params,
+    Template,
+    Tiles,
+    register_complaints,
+)
 
 _BARRIERS = 1024
 """Maximum bytes of shared memory besides the tiles."""
@@ -23,28 +34,39 @@ class JoinedMm(Template):
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.triton == "cuda"
 
+    def tiles(self, params: Params, rows: int) -> Tiles:
+        """Return the tiles for an A of this number of rows."""
+        return Tiles.of(params)
+
+    def sums(self, tiles: Tiles) -> int:
+        """Return the sums that a program keeps for each element of its tile."""
+        return 1
+
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """Complain about registers and shared memory that a single product would not have."""
         yield from super().complaints(params, covered, architecture)
-        yield from self._faults(params, 1, least_itemsize(self.ops[0], covered.dtype), architecture)
+        rows = 1 if covered.m is None else min(covered.m)
+        yield from self._faults(params, rows, 1, least_itemsize(self.ops[0], covered.dtype), architecture)
 
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
         """Complain about the same. A program of ``swiglu`` has a tile of each B, and an accumulator for it."""
-        at_once = PRODUCTS[problem.variant] if problem.variant == "swiglu" else 1
-        yield from self._faults(params, at_once, ITEMSIZES[problem.dtype], architecture, shared_memory)
+        at_once = PRODUCTS[problem.variant] if problem.variant in GATED else 1
+        yield from self._faults(params, problem.m, at_once, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def _faults(
         self,
         params: Params,
+        rows: int,
         at_once: int,
         itemsize: int,
         architecture: Architecture,
         shared_memory: int | None = None,
     ) -> Iterator[Complaint]:
-        tiles = Tiles.of(params)
-        yield from register_complaints(tiles._replace(block_n=tiles.block_n * at_once), architecture)
+        tiles = self.tiles(params, rows)
+        accumulators = tiles.block_n * at_once * self.sums(tiles)
+        yield from register_complaints(tiles._replace(block_n=accumulators), architecture)
         stages = architecture.stages_in_memory(tiles.num_stages)
         memory = itemsize * tiles.block_k * (tiles.block_m + at_once * tiles.block_n) * stages + _BARRIERS
         allowed = shared_memory or architecture.shared_memory
@@ -58,4 +80,49 @@ TRITON_JOINED_MM = JoinedMm(
     TILES,
     "A Triton kernel for matmuls with the same A. The column of a program's tile says which B it reads, and B is not "
     "copied.",
+)
+
+
+MAX_FEW_ROWS = 4
+"""Maximum rows of A: all of them are in the registers of each program."""
+
+
+@dataclass(frozen=True)
+class FewRows(JoinedMm):
+    """The same kernel without tensor cores."""
+
+    few_rows = True
+
+    def constants(self, layout: str) -> str:
+        return "mnk"
+
+    def _faults(self, params: Params, rows: int, *others: Any) -> Iterator[Complaint]:
+        if rows > MAX_FEW_ROWS:
+            yield Complaint(f"it is for up to {MAX_FEW_ROWS} rows, not {rows}")
+        else:
+            yield from super()._faults(params, rows, *others)
+
+    def tiles(self, params: Params, rows: int) -> Tiles:
+        block_n, block_k, num_stages, num_warps = params
+        return Tiles(rounded_up(rows), block_n, block_k, 1, num_stages, num_warps)
+
+    def sums(self, tiles: Tiles) -> int:
+        return tiles.block_k
+
+
+_, _, _, _, _STAGES, _WARPS = TILES
+
+TRITON_FEW_ROWS = FewRows(
+    "triton_few_rows",
+    ("mm", "addmm", *JOINED),
+    (
+        Parameter("block_n", "", (1, 2, 4, 8, 16), "Block N", "Columns of C that one program computes."),
+        Parameter(
+            *("block_k", "x", (128, 256, 512, 1024, 2048, 4096), "Block K"),
+            "Elements of K that one step of the program's loop takes.",
+        ),
+        _STAGES,
+        _WARPS,
+    ),
+    "A Triton kernel for up to 4 rows of A, also with several B. It multiplies and adds up without tensor cores.",
 )

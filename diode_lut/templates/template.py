@@ -159,6 +159,8 @@ class Template:
     """Whether it is a single Triton kernel whose tunables are blocks, stages and warps."""
     tma = False
     """Whether it loads its operands through tensor descriptors."""
+    few_rows = False
+    """Whether it is the project's own kernel for few rows."""
     many_sms = False
     """Whether Inductor has it only on GPUs with many SMs."""
     stand_in = ""

@@ -314,6 +314,21 @@ class _Builder:
         weights = f"({query} @ {key}.transpose(-1, -2) * {scale}).softmax(-1)"
         self._gemm(f"{weights} @ {content}", value.dims)
 
+    def _siblings(self, value: Value) -> None:
+        """Two or three linear layers of the value, or an activation of one times the other."""
+        outs = [self._output(value) for _ in range(self.random.choice([2, 2, 3]))]
+        gated = len(outs) == 2 and self.random.random() < 0.6
+        products = []
+        for out in outs[:1] * 2 if gated else outs:
+            if out is not None:
+                weight = self._weight(out + value.dims[-1], value.dims[-1])
+                bias = f", {self._weight(out, '1')}" if self.random.random() < 0.3 else ""
+                products.append(self._gemm(f"functional.linear({value.name}, {weight}{bias})", value.dims[:-1] + out))
+        if gated and products:
+            text = self.random.choice(["functional.silu({0})", "functional.gelu({0}, approximate='tanh')"])
+            gate, up = (each.name for each in products)
+            self._add(f"{text.format(gate)} * {up}", products[0].dims)
+
     def _gemm(self, text: str, dims: str) -> Value:
         self.gemms += 1
         return self._add(text, dims)
@@ -406,7 +421,10 @@ class _Builder:
             self._add(f"{value.name}.expand({batch}, -1, -1)", f"{self._make(str(batch))}{value.dims}")
 
 
-_GEMMS = (_Builder._linear, _Builder._matmul, _Builder._biased, _Builder._inner, _Builder._attention)
+_GEMMS = (
+    *(_Builder._linear, _Builder._matmul, _Builder._biased, _Builder._inner, _Builder._attention),
+    _Builder._siblings,
+)
 _POINTWISE = (_Builder._pointwise, _Builder._pointwise, _Builder._pair, _Builder._with_operand, _Builder._gated)
 _ACROSS = (_Builder._rows, _Builder._rows, _Builder._reduced)
 _SHAPES = (

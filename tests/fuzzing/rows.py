@@ -78,7 +78,16 @@ def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
         required = TEMPLATES["triton_joined_mm"].names
         joined = [{name: config[name] for name in required} | {"template": "triton_joined_mm"} for config in pointers]
         rows += [{"op": "joined_mm", "configs": joined}] if joined else []
+    if random.random() < 0.4:
+        ops = [op for op in ("joined_mm", "mm", "addmm") if random.random() < 0.7]
+        rows += [{"op": op, "m": [1, 4], "configs": [_of_few_rows(random)]} for op in ops]
     return rows
+
+
+def _of_few_rows(random: Random) -> Row:
+    """A config of the kernel for few rows, whose blocks divide nothing in particular."""
+    blocks = {"block_n": random.choice([1, 2, 4, 8]), "block_k": random.choice([128, 256, 512])}
+    return {"template": "triton_few_rows", **blocks, "num_stages": random.choice([1, 2, 3]), "num_warps": 4}
 
 
 def draw_parts(random: Random, graph: Graph) -> list[Row]:

@@ -1,11 +1,11 @@
-"""Joined matmuls on a real GPU: digits, with gradients and with the blocks of shipped rows."""
+"""Joined matmuls and few rows on a real GPU: digits, with gradients and with the blocks of shipped rows."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.gpu.conftest import Rows
-from tests.programs.join import CASES, CONFIG, Case, mlp, projections, run
+from tests.programs.join import CASES, CONFIG, OF_FEW_ROWS, Case, mlp, projections, residual, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -13,11 +13,13 @@ LARGE = {**CONFIG, "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_joined_kernel_computes_it(case: str, rows: Rows) -> None:
-    """The matmuls are one kernel, and results and gradients are those of float64."""
-    rows({"op": "joined_mm", "configs": [CONFIG]})
+def test_kernel_computes_it(case: str, rows: Rows) -> None:
+    """The matmuls are kernels of the template, and results and gradients are those of float64."""
+    ops = ("joined_mm", "mm", "addmm") if CASES[case].few else ("joined_mm",)
+    config = OF_FEW_ROWS if CASES[case].few else CONFIG
+    rows(*({"op": op, **({"m": [1, 4]} if CASES[case].few else {}), "configs": [config]} for op in ops))
     found = run(CASES[case])
-    assert found["joined"] == CASES[case].joined
+    assert found["kernels"] == CASES[case].kernels
     assert max(found["errors"]) < (1e-6 if CASES[case].dtype == "float32" else 0.01)
 
 
@@ -30,4 +32,19 @@ def test_layers_of_a_decoder(m: int, rows: Rows) -> None:
         Case(mlp, ((m, 1024), (2744, 1024), (2744, 1024), (1024, 2744))),
     ):
         found = run(case)
-        assert (found["joined"], max(found["errors"]) < 0.01) == (1, True)
+        assert (found["kernels"], max(found["errors"]) < 0.01) == (1, True)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+@pytest.mark.parametrize(("k", "block_k"), [(1000, 256), (4096, 1024), (14336, 512)])
+def test_few_rows_of_a_decoder(m: int, k: int, block_k: int, rows: Rows) -> None:
+    """A projection with bias, activation and residual, a joined one, and a gated network, with shipped blocks."""
+    config = {"template": "triton_few_rows", "block_n": 2, "block_k": block_k, "num_stages": 3, "num_warps": 4}
+    rows(*({"op": op, "m": [1, 4], "configs": [config]} for op in ("joined_mm", "mm", "addmm")))
+    for case in (
+        Case(residual, ((m, k), (1001, k), (1001,), (m, 1001))),
+        Case(projections, ((m, k), (1032, k), (264, k), (264, k))),
+        Case(mlp, ((m, k), (999, k), (999, k), (k, 999)), kernels=2),
+    ):
+        found = run(case)
+        assert (found["kernels"], max(found["errors"]) < 0.01) == (case.kernels, True)

@@ -42,6 +42,10 @@ def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
 
 
+def of_gelu(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return functional.linear(x, up) * functional.gelu(functional.linear(x, gate), approximate="tanh")
+
+
 def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
     """The variants of what is joined."""
     found: list[str] = []
@@ -64,6 +68,7 @@ def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
         pytest.param(projections, (Input((2, 8, 256)), Q, K), "two", id="views"),
         pytest.param(gated, (X, Q, Q), "swiglu", id="swiglu"),
         pytest.param(gated, (Input((2, 8, 256)), Q, Q), "swiglu", id="swiglu, views"),
+        pytest.param(of_gelu, (X, Q, Q), "geglu", id="geglu"),
         pytest.param(lambda x, v, w: (x @ v, x @ w), (X, Input((256, 512)), Input((256, 64))), "two", id="row-major"),
         pytest.param(
             lambda x, w: [functional.linear(x, part) for part in w.split(128)],
@@ -148,6 +153,13 @@ def test_what_is_read_between_is_not_swiglu(rows: Rows) -> None:
 def test_other_activations_are_not_swiglu(rows: Rows, program: Callable[..., Any]) -> None:
     """Only ``silu(gate) * up`` is computed in the kernel."""
     rows(row())
+    assert variants(program, X, Q, Q) == ["two"]
+
+
+@pytest.mark.parametrize("program", [gated, of_gelu])
+def test_gates_are_joined_without_their_activation(rows: Rows, program: Callable[..., Any]) -> None:
+    """Where no row computes the activation in the kernel, a row for two matmuls joins them."""
+    rows(row(variant="two"))
     assert variants(program, X, Q, Q) == ["two"]
 
 
@@ -301,6 +313,6 @@ def test_a_kernel_that_fails_leaves_them_apart(
 
     rows(row())
     monkeypatch.setattr(joined, "joined_template", fail)
-    for program, inputs in ((projections, (X, Q, K)), (gated, (X, Q, Q))):
+    for program, inputs in ((projections, (X, Q, K)), (gated, (X, Q, Q)), (of_gelu, (X, Q, Q))):
         lowered = lower(program, *inputs, then=joined.join)
         assert lowered.extern == ["mm", "mm"]

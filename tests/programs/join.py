@@ -1,4 +1,5 @@
-"""Joins matmuls by a row on the interpreter's device; tests/interpreter/test_joined.py reads what it prints.
+"""Computes joined matmuls, and few rows, by rows on the interpreter's device; tests/interpreter/test_joined.py reads
+what it prints.
 
 ``python join.py DIRECTORY``: a table goes there. Prints, by case, how many kernels are joined, how many library kernels
 are called, and the relative errors of results and gradients against float64.
@@ -17,6 +18,7 @@ from tests.programs.convolve import HARDWARE
 
 BLOCKS = {"block_m": 16, "block_n": 32, "block_k": 32, "group_m": 2, "num_stages": 2, "num_warps": 4}
 CONFIG = {"template": "triton_joined_mm", **BLOCKS}
+OF_FEW_ROWS = {"template": "triton_few_rows", "block_n": 4, "block_k": 128, "num_stages": 2, "num_warps": 1}
 
 
 def projections(x: Any, *weights: Any) -> Any:
@@ -52,6 +54,27 @@ def biased_mlp(x: Any, gate: Any, of_gate: Any, up: Any, of_up: Any) -> Any:
     return functional.silu(functional.linear(x, gate, of_gate)) * functional.linear(x, up, of_up)
 
 
+def of_gelu(x: Any, gate: Any, up: Any) -> Any:
+    """The same of gelu."""
+    from torch.nn import functional
+
+    return functional.gelu(functional.linear(x, gate), approximate="tanh") * functional.linear(x, up)
+
+
+def residual(x: Any, w: Any, b: Any, y: Any) -> Any:
+    """A linear layer with a bias, an activation and a residual."""
+    from torch.nn import functional
+
+    return functional.gelu(functional.linear(x, w, b)) + y
+
+
+def scaled(x: Any, w: Any, b: Any) -> Any:
+    """Factors of a matmul and of its bias, which is a matrix, and a row-major B."""
+    import torch
+
+    return torch.addmm(b, x, w, alpha=0.5, beta=2)
+
+
 def computed(x: Any, v: Any, w: Any) -> Any:
     """A is computed, B is a part of another matrix, and results change in place."""
     a = (x.sin() * 2).t().contiguous().t()
@@ -74,13 +97,17 @@ def chained(x: Any, v: Any, w: Any, u: Any) -> Any:
 
 
 class Case(NamedTuple):
-    """A function, the shapes of its tensors, their dtype, how many kernels are joined, and whether it has gradients."""
+    """A function, the shapes of its tensors, their dtype, how many kernels are of the project's template, and more.
+
+    ``gradients`` are computed, and rows are for ``few`` rows of A.
+    """
 
     function: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
     dtype: str = "bfloat16"
-    joined: int = 1
+    kernels: int = 1
     gradients: bool = False
+    few: bool = False
 
 
 CASES = {
@@ -93,14 +120,22 @@ CASES = {
     "swiglu in float32": Case(mlp, ((3, 56), (64, 56), (64, 56), (56, 64)), "float32"),
     "swiglu with biases": Case(biased_mlp, ((20, 64), (72, 64), (72,), (72, 64), (72,))),
     "swiglu in training": Case(mlp, ((20, 64), (72, 64), (72, 64), (64, 72)), gradients=True),
+    "geglu": Case(of_gelu, ((2, 25, 64), (72, 64), (72, 64))),
+    "geglu in float32": Case(of_gelu, ((3, 56), (64, 56), (64, 56)), "float32"),
     "computed": Case(computed, ((20, 24), (32, 24), (24, 40)), "float32"),
     "packed": Case(packed, ((20, 64), (80, 64)), "float32"),
-    "chained": Case(chained, ((20, 56), (56, 40), (56, 24), (40, 40)), "float32", joined=2),
+    "chained": Case(chained, ((20, 56), (56, 40), (56, 24), (40, 40)), "float32", kernels=2),
+    "few rows": Case(residual, ((1, 200), (96, 200), (96,), (1, 96)), few=True),
+    "few rows, odd sizes": Case(residual, ((3, 129), (33, 129), (33,), (3, 33)), "float32", few=True),
+    "few rows, row-major": Case(scaled, ((2, 64), (64, 48), (2, 48)), "float16", few=True),
+    "few rows, joined": Case(attention, ((1, 2, 64), (64, 64), (32, 64), (32, 64), (64, 64)), kernels=2, few=True),
+    "few rows, swiglu": Case(mlp, ((4, 64), (72, 64), (72, 64), (64, 72)), kernels=2, few=True),
+    "few rows, training": Case(mlp, ((2, 64), (72, 64), (72, 64), (64, 72)), "float32", 5, gradients=True, few=True),
 }
 
 
 def run(case: Case) -> dict[str, Any]:
-    """Return how many kernels are joined, and the errors."""
+    """Return how many kernels are of the project's template, and the errors."""
     import torch
     from torch._inductor.utils import run_and_get_code
 
@@ -119,7 +154,7 @@ def run(case: Case) -> dict[str, Any]:
     results, codes = run_and_get_code(attempt, torch.compile(case.function, dynamic=False), tensors)
     exact = attempt(case.function, [each.cpu().double() for each in tensors])
     return {
-        "joined": sum(code.count("TILES_N : tl.constexpr") for code in codes),
+        "kernels": sum(code.count("TILES_N : tl.constexpr") for code in codes),
         "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
     }
 
@@ -151,9 +186,9 @@ def compiles(directory: Path) -> list[str]:
     return found
 
 
-def write(table: Path, config: dict[str, Any]) -> str:
-    """A table with one row, by its path."""
-    entries = [{"op": "joined_mm", "configs": [config]}]
+def write(table: Path, config: dict[str, Any], *ops: str) -> str:
+    """A table with a row for joined matmuls, and one for each of ``ops``, by its path."""
+    entries = [{"op": op, **({"m": [1, 4]} if ops else {}), "configs": [config]} for op in ("joined_mm", *ops)]
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
     return str(table)
 
@@ -165,9 +200,12 @@ def main(directory: Path) -> dict[str, Any]:
     import diode_lut
     from tests.interpreter.device import overruns
 
-    table = write(directory / "rows.json", CONFIG)
-    with fresh_cache(), diode_lut.config.patch(tables=(table,), tiers=("user",)):
-        found: dict[str, Any] = {name: run(case) for name, case in CASES.items()}
+    tables = write(directory / "rows.json", CONFIG), write(directory / "few.json", OF_FEW_ROWS, "mm", "addmm")
+    found: dict[str, Any] = {}
+    with fresh_cache(), diode_lut.config.patch(tiers=("user",)):
+        for name, case in CASES.items():
+            with diode_lut.config.patch(tables=(tables[case.few],)):
+                found[name] = run(case)
         return found | {"compiles": compiles(directory), "overruns": overruns()}
 
 

@@ -30,7 +30,7 @@ def test_each_architecture_has_its_templates() -> None:
     assert set(sm_90).isdisjoint(attention)
     assert grouped == ["aten", "triton_grouped_mm"]
     assert templates_for(architecture("sm_89"), "grouped_mm") == ["aten"]
-    assert joined == ["default", "triton_joined_mm"]
+    assert joined == ["default", "triton_joined_mm", "triton_few_rows"]
     assert templates_for(architecture("gfx942"), "joined_mm") == ["default"]
     assert templates_for(architecture("cpu-avx512"), "flex_attention") == []
     assert set(templates_for(architecture("sm_89"))) == set(sm_90) - {"triton_mm_persistent_tma"}
