@@ -160,12 +160,16 @@ class Input(NamedTuple):
 
 
 def lower(
-    function: Callable[..., Any], *inputs: Input, joint: bool = False, then: Callable[[torch.fx.Graph], object] = id
+    function: Callable[..., Any],
+    *inputs: Input,
+    joint: bool = False,
+    then: Callable[[torch.fx.Graph], object] = id,
+    inference: bool = False,
 ) -> Lowered:
     """What Inductor makes of ``function`` for a fake CUDA device, down to code; call it inside ``fake_cuda``.
 
     ``joint`` says whether the passes over joint graphs come first, one of which pads operands. ``then`` is a pass after
-    gradients.
+    gradients, ``inference`` says that there are none.
     """
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
@@ -178,7 +182,7 @@ def lower(
             joint_graph_passes(graph_module, torch.device("cpu"))  # which its patterns are traced on
     view_to_reshape(graph_module)
     then(graph_module.graph)
-    graph = GraphLowering(graph_module, example_inputs=tensors, shape_env=shape_env)
+    graph = GraphLowering(graph_module, example_inputs=tensors, shape_env=shape_env, is_inference=inference)
     with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         graph.run(*tensors)
         code, *_ = graph.codegen()

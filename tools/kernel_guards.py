@@ -18,6 +18,8 @@ GENERATED = "tests/hook/test_generated.py::"
 SPLITS = "tests/hook/test_split_reductions.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
 JOINED, FEW_ROWS = "tests/hook/test_joined.py::", "tests/hook/test_few_rows.py::"
+CONVOLUTIONS = "tests/hook/test_convolutions.py::"
+STAYS = "test_what_stays_a_convolution"
 SCALED = "tests/hook/test_scaled_mm.py::"
 INT8 = "tests/hook/test_int_mm.py::"
 CHANGES, TRANSIENT = "tests/hook/test_snapshot.py::", "tests/hook/test_transient.py::"
@@ -189,6 +191,28 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "joined-room": ("require_fit", NONE, JOINED + "test_config_that_cannot_run_is_skipped"),
         "joined-precision": ("require_settings_of_timings", NONE, JOINED + "test_precision_of_timings"),
         "joined-errors": ("leave", RAISES, JOINED + "test_a_kernel_that_fails_leaves_them_apart"),
+    },
+    "diode_lut.hook.convolutions": {
+        "convolution-window": ("as_matmul", Without("given"), CONVOLUTIONS + STAYS),
+        "convolution-transposed": ("as_matmul", Without("transposed"), CONVOLUTIONS + STAYS),
+        "convolution-sizes-change": ("is_plain", TRUE, CONVOLUTIONS + STAYS),
+        "convolution-precision": ("as_matmul", Without("_DTYPES"), CONVOLUTIONS + STAYS),
+        "convolution-followed": ("epilogue_ahead", Instead("lambda node: 'light'"), CONVOLUTIONS + STAYS),
+        "convolution-layout": ("_is_channels_last", TRUE, CONVOLUTIONS + STAYS),
+        "convolution-training": ("as_matmul", Without("is_inference"), CONVOLUTIONS + "test_training"),
+        "convolution-inputs": ("as_matmul", Without("realize"), CONVOLUTIONS + "test_inputs_are_computed_once"),
+        "convolution-settings": ("as_matmul", Without("policy"), CONVOLUTIONS + "test_settings"),
+        "convolution-choices": ("as_matmul", Without("top_k"), CONVOLUTIONS + "test_settings"),
+        "convolution-off": (
+            "in_force",
+            Instead('__import__("diode_lut.hook.snapshot", fromlist=["_"]).snapshot'),
+            CONVOLUTIONS + "test_settings",
+        ),
+        "convolution-epilogues": ("as_matmul", Without("epilogues"), CONVOLUTIONS + "test_settings"),
+        "convolution-rows": ("as_matmul", Without("best"), CONVOLUTIONS + "test_rows_that_keep_it"),
+        "convolution-models": ("as_matmul", Without("MODEL"), CONVOLUTIONS + "test_a_model_is_no_reason"),
+        "convolution-autotuning": ("autotuning", FALSE, CONVOLUTIONS + "test_inductors_settings_win"),
+        "convolution-native": ("is_on", FALSE, CONVOLUTIONS + "test_inductors_settings_win"),
     },
     "diode_lut.hook.epilogues": {
         "joined-alone": ("speedup_by_fusion", Without("ALONE"), JOINED + "test_nothing_is_fused"),

@@ -12,11 +12,13 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.codegen.triton import IndexingOptions
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import (
     Buffer,
@@ -43,6 +45,7 @@ from torch.utils._ordered_set import OrderedSet
 from diode_lut.decide.decide import Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import let_pass
+from diode_lut.hook.choices import in_force
 from diode_lut.hook.snapshot import CannotRun, snapshot
 from diode_lut.hook.switch import leave
 from diode_lut.hook.wrapper import Branches, generate_branches
@@ -68,6 +71,34 @@ def may_be_followed(node: Node | None) -> bool:
             if target.is_view or target in _LIKE_VIEWS:
                 waiting.append(user)
     return False
+
+
+def epilogue_ahead(node: Node) -> str | None:
+    """Return the likely class of the epilogue of this node, or None if its result is also read by other work."""
+    size = node.meta["val"].numel()
+
+    def is_like(user: Node) -> bool:
+        value, target = user.meta.get("val"), user.target
+        if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
+            return False
+        movable = target.is_view or target in _LIKE_VIEWS or target is torch.ops.prims.convert_element_type.default
+        return value.numel() == size and (movable or torch.Tag.pointwise in target.tags)
+
+    waiting, inside = [node], {node}
+    while waiting:
+        current = waiting.pop()
+        if all(map(is_like, current.users)):
+            waiting += (user for user in current.users if user not in inside)
+            inside.update(current.users)
+        elif current is node:
+            return None
+    ops = [each.target for each in inside if isinstance(each.target, torch._ops.OpOverload)]
+    read = {each for user in inside - {node} for each in user.all_input_nodes} - inside
+    tensors = [each for each in read if each.meta["val"].numel() >= size]
+    cost = len(tensors) + sum(_COSTS.get(op.overloadpacket.__name__, 0.0) for op in ops)
+    if all(op.is_view or op in _LIKE_VIEWS for op in ops if op is not node.target):
+        return None
+    return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
 
 
 def is_concatenated(node: Node | None) -> bool:
@@ -429,6 +460,29 @@ def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], sched
         let_pass(error)
         warn_once(f"what is fused after matmuls is not recorded: {error!r}")
     finalize(scheduler)
+
+
+def indexing(original: Callable[..., Any], kernel: Any, index: Any, **named: Any) -> Any:
+    """Have an epilogue read a row, such as a bias, once for each column of a tile, and not for each element.
+
+    So the steps that depend on rows alone, such as the square root in a batch norm, are computed once as well.
+    """
+    found = original(kernel, index, **named)
+    try:
+        is_load = named.get("block_ptr") and not named.get("dense_indexing") and isinstance(found, IndexingOptions)
+        if not is_load or {str(each) for each in found.index.free_symbols} != {"idx_n"}:
+            return found
+        if in_force() is None or kernel.template_mask != "mask" or kernel.template_out_shape != ("BLOCK_M", "BLOCK_N"):
+            return found
+        if tuple(kernel.template_indices)[-2:] != ("idx_m", "idx_n"):
+            return found
+        inside = f"(idx_n < {kernel.size(None, -1)})"
+        masks = OrderedSet(inside if str(mask) == "mask" else mask for mask in found.mask_vars)
+        row: dict[str, Any] = {"expand_str": "[1, BLOCK_N]", "expand_shape": ("1", "BLOCK_N"), "mask_vars": masks}
+        return replace(found, index_str=kernel.index_to_str(found.index), **row)
+    except Exception as error:
+        leave("an epilogue", error)
+        return found
 
 
 def codegen_template(

@@ -72,7 +72,7 @@ from diode_lut.hook.problems import (
 )
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, forget_what_was_taken_over, snapshot
 from diode_lut.hook.switch import OFF, cache_identity, follow, leave, off_because
-from diode_lut.hook.versions import UIDS, require_same_parameters, uuid_of
+from diode_lut.hook.versions import UIDS, release, require_same_parameters, uuid_of
 from diode_lut.hook.wrapper import Branches, can_branch
 from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, NO_VARIANT, SCALED, Problem
 from diode_lut.templates.config import ATEN, Config, needed_pad, pad_multiple, padded, pointer_gemm
@@ -495,6 +495,8 @@ class _Question:
         layout = copy.copy(plain.layout).as_fixed()
         as_good = own == ATEN or alone or (has_aligned_rows(layout) and not few)
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
+        # torch 2.11 sees through views only where a template is a Deferred
+        as_good = as_good and (own == ATEN or not answering or release() > (2, 11))
         remakes = joined and not changing and own is not None and own != ATEN
         if as_good and not (may_branch or own_branches is not None or remakes):
             if own == ATEN and not alone:

@@ -103,6 +103,11 @@ PATCHES = (
         "the same, for batched matmuls",
     ),
     Patch(
+        *("torch._inductor.kernel.conv", "lowerings", f"{_HERE}:register_convolution"),
+        "a setting lowers all 1x1 convolutions to matmuls or none, and has each reader compute what they read",
+        registers=True,
+    ),
+    Patch(
         *("torch._inductor.fx_passes.pad_mm", "_should_pad", f"{_HERE}:should_pad"),
         "a benchmark decides whether operands are padded, before the choices handler is asked",
         same_parameters=True,
@@ -139,6 +144,10 @@ PATCHES = (
     Patch(
         *("torch._inductor.codegen.simd", "SIMDScheduling.codegen_template", f"{_EPILOGUES}:codegen_template"),
         "a template has one kernel, and a matmul with a dynamic size may have one for each part of its range",
+    ),
+    Patch(
+        *("torch._inductor.select_algorithm", "TritonTemplateKernel.indexing", f"{_EPILOGUES}:indexing"),
+        "a template reads a row, such as a bias, for each element of a tile, and computes with it as often",
     ),
     Patch(
         *("torch._inductor.compile_fx", "_InProcessFxCompile.codegen_and_compile", f"{_GRAPHS}:codegen_and_compile"),
@@ -490,6 +499,24 @@ def use_native_matmul(is_native: Callable[[Any, Any], bool], mat1: Any, mat2: An
     except Exception as error:
         leave("a native matmul", error)
     return native
+
+
+def register_convolution(conv: Any) -> Undo:
+    """Have Inductor ask us first how to lower a convolution."""
+    target = conv.aten.convolution.default
+    lower = conv.L[target]
+
+    @wraps(lower)
+    def lower_convolution(*arguments: Any, **named: Any) -> Any:
+        try:
+            found = _function("diode_lut.hook.convolutions:as_matmul")(*arguments, **named)
+        except Exception as error:
+            leave("a convolution", error)
+            found = None
+        return lower(*arguments, **named) if found is None else found
+
+    conv.L[target] = lower_convolution
+    return partial(conv.L.__setitem__, target, lower)
 
 
 def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +11,27 @@ from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 
 
+@pytest.fixture(scope="module")
+def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return found_by(with_device, "convolve.py", tmp_path_factory.mktemp("convolve"))
+
+
+BLOCKS = {
+    "option": [32, 64],
+    "residual": [32, 64],
+    "norm": [64],
+    "norm in float16": [64],
+    "one pixel": [64],
+    "gelu": [64],
+    "chain": [32, 64, 64],
+}
+"""Of the kernels' source codes, by case."""
+
+
 @pytest.mark.skipif(torch.version.cuda is not None, reason="PyTorch asks for cuDNN's version")
-def test_rows_compute_1x1_convolutions(with_device: Forks, tmp_path: Path) -> None:
-    """With Inductor's option, kernels of rows compute them, relu and a residual fused, as float64 does."""
-    found = found_by(with_device, "convolve.py", tmp_path)
-    assert found["blocks"] == [32, 64]
-    assert found["others"] == 0
-    assert found["error"] == pytest.approx(0, abs=0.01)
+@pytest.mark.parametrize("case", BLOCKS)
+def test_rows_compute_1x1_convolutions(found: dict[str, Any], case: str) -> None:
+    """Kernels of rows compute them and what follows, with Inductor's option and without, as float64 does."""
+    assert found[case]["blocks"] == BLOCKS[case]
+    assert found[case]["others"] == 0
+    assert found[case]["error"] == pytest.approx(0, abs=0.01)

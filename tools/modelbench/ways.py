@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from modelbench.dynamic import bound, fresh
 from torch import Tensor
-from torch._inductor.utils import run_and_get_code
+from torch._inductor.graph import GraphLowering
 
 import diode_lut
 
@@ -36,8 +37,9 @@ class Compiled(NamedTuple):
 
 
 def compiled(function: Callable[..., Any], operands: Sequence[Tensor], way: Way) -> Compiled:
-    """The function, compiled and called once."""
-    with diode_lut.config.patch(policy=way.policy):
+    """The function, compiled and called once. Inductor's ``run_and_get_code`` would forget what was compiled before."""
+    codes: list[str] = []
+    with diode_lut.config.patch(policy=way.policy), mock.patch.object(GraphLowering, "save_output_code", codes.append):
         run = torch.compile(fresh(function), dynamic=False, options=dict(way.options) or None)
-        results, codes = run_and_get_code(run, *operands)
+        results = run(*operands)
     return Compiled(bound(run, operands), "\n".join(codes), results)
