@@ -1,0 +1,63 @@
+"""Programs of others, with and without diode_lut: do they run, are results the same, and what is faster or slower.
+
+Each program of ``modelbench/real_*.py`` runs as its users write it, on random weights, in a fresh process for each way,
+with empty caches. The processes take turns until the interval of the speed-up is narrower than 1 %, or the time of the
+program is up. Results are appended to ``--out``, a JSON line for each program; run again, it goes on with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from modelbench.labels import DEFAULT, DIODE_LUT, OFF, Label, parse_label  # noqa: E402
+from modelbench.real_programs import programs  # noqa: E402
+from modelbench.real_turns import Plan, measure  # noqa: E402
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, a JSON line each")
+    names = list(programs())
+    parser.add_argument("--programs", default=",".join(names), help=f"some of {','.join(names)}")
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="NAME=SETTING=VALUE,...", help="one more way, with settings"
+    )
+    parser.add_argument("--repetitions", type=int, default=1, metavar="N", help="processes of each way")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the programs over the first N GPUs")
+    parser.add_argument("--at-once", type=int, default=10, metavar="N", help="programs that compile at once on a GPU")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
+    parser.add_argument("--turns", type=float, default=8.0, metavar="SECONDS", help="for the turns of a program")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep a trace of each program")
+    parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-programs"), help="for Inductor's caches")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="tiny versions of the programs, to try this out")
+    options = parser.parse_args()
+    ways = [Label(DEFAULT, settings=OFF), Label(DIODE_LUT), *map(parse_label, options.label)]
+    again = [way._replace(name=f"{way.name}-{number}") for number in range(2, options.repetitions + 1) for way in ways]
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    plan = Plan(
+        names=[name for name in options.programs.split(",") if programs()[name]],
+        ways=[*ways, *again],
+        out=options.out,
+        caches=options.caches.absolute(),
+        traces=options.traces and options.traces.absolute(),
+        device=options.device,
+        tiny=options.tiny,
+        gpus=options.gpus,
+        at_once=options.at_once,
+        seconds=options.seconds,
+        turns_s=options.turns,
+    )
+    sys.exit(measure(plan))
+
+
+if __name__ == "__main__":
+    main()
