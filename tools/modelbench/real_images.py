@@ -15,7 +15,6 @@ def classify(given: Given, name: str, batch: int, size: int) -> Run:
     """Inference as ``benchmark.py --precision bfloat16 --channels-last --torchcompile`` has it."""
     import timm
 
-
     def make() -> torch.nn.Module:
         model: torch.nn.Module = timm.create_model(name)
         for weight in model.parameters():
@@ -51,7 +50,10 @@ def denoise(given: Given, sizes: dict[str, Any], latent: int, context: int) -> R
     from diffusers import UNet2DConditionModel
 
     if given.tiny:
-        sizes = {**sizes, "block_out_channels": tuple(32 * (number + 1) for number in range(len(sizes["block_out_channels"])))}
+        sizes = {
+            **sizes,
+            "block_out_channels": tuple(32 * (number + 1) for number in range(len(sizes["block_out_channels"]))),
+        }
         sizes["layers_per_block"] = 1
         latent = 16
     model = given.made(lambda: UNet2DConditionModel(sample_size=latent, **sizes)).eval()

@@ -21,6 +21,7 @@ class DLRM(nn.Module):
         self.bottom = _mlp((13, 512, 256, width))
         pairs = (tables + 1) * tables // 2
         self.top = _mlp((pairs + width, 1024, 1024, 512, 256, 1))
+        self.pairs: Tensor
         self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1))
 
     def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
@@ -64,9 +65,7 @@ def learn_graph(given: Given, layer: str) -> Run:
         def __init__(self) -> None:
             super().__init__()
             make, heads = getattr(graph, layer), {"heads": 2, "concat": False} if layer == "GATConv" else {}
-            self.layers = nn.ModuleList(
-                make(before, after, **heads) for before, after in pairwise((128, 128, 128, 47))
-            )
+            self.layers = nn.ModuleList(make(before, after, **heads) for before, after in pairwise((128, 128, 128, 47)))
 
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             for each in self.layers[:-1]:
@@ -96,12 +95,13 @@ def solve(given: Given) -> Run:
             result: Tensor = functional_call(model, weights, (point,))[0]
             return result
 
-        def equation(point: Tensor) -> Tensor:
+        def equation(point: Tensor) -> Any:
             u, slopes = value(point), grad(value)(point)
             u_xx = grad(lambda at: grad(value)(at)[0])(point)[0]
             return slopes[1] + u * slopes[0] - 0.01 / torch.pi * u_xx
 
-        return vmap(equation)(points).square().mean()
+        loss: Tensor = vmap(equation)(points).square().mean()
+        return loss
 
     compiled = torch.compile(residual)
     weights = dict(model.named_parameters())
@@ -153,9 +153,8 @@ def render(given: Given) -> Run:
 
 def quantize(given: Given, recipe: str, batch: int) -> Run:
     """Llama's layers with torchao: weights, or weights and activations, in int8."""
-    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
-
     from modelbench.networks import LlamaLayers
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 
     width, hidden, layers, batch = (64, 96, 1, 8) if given.tiny else (2048, 8192, 4, batch)
     model = given.made(lambda: LlamaLayers(width, hidden, (width // 64, max(width // 256, 1)), layers)).eval()
@@ -168,9 +167,8 @@ def quantize(given: Given, recipe: str, batch: int) -> Run:
 
 def train_float8(given: Given) -> Run:
     """Llama's layers, trained with torchao's recipe of dynamic float8."""
-    from torchao.float8 import convert_to_float8_training
-
     from modelbench.networks import LlamaLayers
+    from torchao.float8 import convert_to_float8_training
 
     width, hidden, layers, tokens = (64, 96, 1, 16) if given.tiny else (2048, 8192, 2, 4096)
     model = given.made(lambda: LlamaLayers(width, hidden, (width // 64, max(width // 256, 1)), layers))
@@ -184,9 +182,7 @@ def train_float8(given: Given) -> Run:
 
 
 OTHERS: dict[str, Program] = {
-    "train-dlrm": Program(
-        "DLRM with 26 tables, training, 8,192 users", partial(recommend, trains=True), torch.float32
-    ),
+    "train-dlrm": Program("DLRM with 26 tables, training, 8,192 users", partial(recommend, trains=True), torch.float32),
     "dlrm": Program("DLRM with 26 tables, 8,192 users", partial(recommend, trains=False)),
     "pinn-float32": Program("PINN for Burgers' equation, float32", solve, torch.float32),
     "pinn-float64": Program("PINN for Burgers' equation, float64", solve, torch.float64),

@@ -334,7 +334,14 @@ TEXTS: dict[str, Program] = {
         "ModernBERT-base, 16 x 512 tokens, padded", partial(encode, padded=True), "modernbert", {}, 16, 512
     ),
     "encode-deberta": _text("DeBERTa v3 base, 16 x 256 tokens", encode, "deberta-v2", _BGE, 16, 256),
-    "encode-t5": _text("T5 base, 16 x 256 tokens and 64 after them", encode, "t5", {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}, 16, 256),
+    "encode-t5": _text(
+        "T5 base, 16 x 256 tokens and 64 after them",
+        encode,
+        "t5",
+        {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
+        16,
+        256,
+    ),
     "encode-distilbert": _text("DistilBERT, 64 x 128 tokens", encode, "distilbert", {}, 64, 128),
     "train-gpt2": _text(
         "GPT-2 small, steps of AdamW, 8 x 512 tokens",

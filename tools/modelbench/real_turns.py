@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -140,14 +140,14 @@ class _Process:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "modelbench.real_worker", json.dumps(task)],
-                env=self._environment(gpu, plan.gpus, label),
+                env=self._environment(gpu, label),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def _environment(self, gpu: int, gpus: int, label: Label | None) -> dict[str, str]:
+    def _environment(self, gpu: int, label: Label | None) -> dict[str, str]:
         paths = [str(ROOT / "tools"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DIODE_LUT")},
@@ -156,7 +156,9 @@ class _Process:
             "TRITON_CACHE_DIR": str(self.home / "cache" / "triton"),
             "HF_HUB_OFFLINE": "1",
         }
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if os.environ.get("CUDA_VISIBLE_DEVICES") else []
+        visible = (
+            os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if os.environ.get("CUDA_VISIBLE_DEVICES") else []
+        )
         environment["CUDA_VISIBLE_DEVICES"] = visible[gpu] if gpu < len(visible) else str(gpu)
         if label is None:
             return {**environment, "TORCHDYNAMO_DISABLE": "1"}
@@ -181,7 +183,8 @@ class _Process:
 
     def ask(self, line: str, timeout_s: float = 60.0) -> dict[str, Any]:
         """Send a line, and return the answer; TimeoutError or EOFError without one."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         known = len(self.answers)
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
@@ -279,8 +282,8 @@ class _Program:
         for number in range(10_000):
             for way in order if number % 2 else reversed(order):
                 times[way].append(round(self.ways[way].ask(f"run {count}")["seconds"] / count * 1e3, 5))
-            enough = number + 1 >= LEAST_PAIRS and number % 2
-            if enough and all(high / low - 1 < NARROW for _, low, high in map(lambda way: interval(times, way), order[1:])):
+            found = [interval(times, way) for way in order[1:]] if number + 1 >= LEAST_PAIRS else []
+            if found and number % 2 and all(high / low - 1 < NARROW for _, low, high in found):
                 break
             if time.monotonic() > until and number >= 2:
                 break
@@ -356,6 +359,8 @@ def line_of(record: Record) -> str:
     for way, (gain, low, high) in record["speedups"].items():
         times = f"{median(record['steps_ms'][DEFAULT]):.3f} ms, {median(record['steps_ms'][way]):.3f} ms {way}"
         parts.append(f"{times}: {gain:.3f} ({low:.3f} to {high:.3f}), {verdict(record, way)}")
-    errors = {way: f"{error:.1e}" for way, error in record.get("errors", record["apart"]).items()}
-    first = ", ".join(f"{seconds:.0f}" for seconds in record.get("first_s", {}).values())
+    known: dict[str, float] = record["errors"] if "errors" in record else record["apart"]
+    errors = {way: f"{error:.1e}" for way, error in known.items()}
+    seconds: Mapping[str, float] = record.get("first_s") or {}
+    first = ", ".join(f"{each:.0f}" for each in seconds.values())
     return f"{record['program']}: {'; '.join(parts)}; first {first} s; errors {errors}; {record['answered']}"
