@@ -3,6 +3,7 @@
 Each program of ``modelbench/real_*.py`` runs as its users write it, on random weights, in a fresh process for each way,
 with empty caches. The processes take turns until the interval of the speed-up is narrower than 1 %, or the time of the
 program is up. Results are appended to ``--out``, a JSON line for each program; run again, it goes on with the others.
+``--table`` prints them, ``--draw`` makes a picture.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT)]
-
-from modelbench.labels import DEFAULT, DIODE_LUT, OFF, Label, parse_label  # noqa: E402
-from modelbench.real_programs import programs  # noqa: E402
-from modelbench.real_turns import Plan, measure  # noqa: E402
+from modelbench.labels import DEFAULT, DIODE_LUT, OFF, Label, parse_label
+from modelbench.real_programs import programs
+from modelbench.real_table import draw, markdown
+from modelbench.real_turns import Plan, measure
+from modelbench.records import read
 
 
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="results, a JSON line each")
+    parser.add_argument("--out", type=Path, nargs="+", required=True, metavar="FILE", help="results, a JSON line each")
     names = list(programs())
     parser.add_argument("--programs", default=",".join(names), help=f"some of {','.join(names)}")
     parser.add_argument(
@@ -38,7 +38,16 @@ def main() -> None:
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-programs"), help="for Inductor's caches")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="tiny versions of the programs, to try this out")
+    parser.add_argument("--table", action="store_true", help="print a table of the results")
+    parser.add_argument("--draw", type=Path, metavar="SVG", help="draw the results")
     options = parser.parse_args()
+    if options.table or options.draw:
+        records = [*read(options.out)]
+        if options.table:
+            print(markdown(records))
+        if options.draw:
+            options.draw.write_text(draw(records), encoding="utf-8")
+        return
     ways = [Label(DEFAULT, settings=OFF), Label(DIODE_LUT), *map(parse_label, options.label)]
     again = [way._replace(name=f"{way.name}-{number}") for number in range(2, options.repetitions + 1) for way in ways]
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
@@ -46,7 +55,7 @@ def main() -> None:
     plan = Plan(
         names=[name for name in options.programs.split(",") if programs()[name]],
         ways=[*ways, *again],
-        out=options.out,
+        out=options.out[0],
         caches=options.caches.absolute(),
         traces=options.traces and options.traces.absolute(),
         device=options.device,
