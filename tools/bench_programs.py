@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument(
         "--label", action="append", default=[], metavar="NAME=SETTING=VALUE,...", help="one more way, with settings"
     )
-    parser.add_argument("--repetitions", type=int, default=1, metavar="N", help="processes of each way")
+    parser.add_argument(
+        "--twice", default="", metavar="PROGRAM,...", help="compile these in two processes for each way"
+    )
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the programs over the first N GPUs")
     parser.add_argument("--at-once", type=int, default=10, metavar="N", help="programs that compile at once on a GPU")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
@@ -49,12 +51,12 @@ def main() -> None:
             options.draw.write_text(draw(records), encoding="utf-8")
         return
     ways = [Label(DEFAULT, settings=OFF), Label(DIODE_LUT), *map(parse_label, options.label)]
-    again = [way._replace(name=f"{way.name}-{number}") for number in range(2, options.repetitions + 1) for way in ways]
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     plan = Plan(
         names=[name for name in options.programs.split(",") if programs()[name]],
-        ways=[*ways, *again],
+        ways=ways,
+        twice=options.twice.split(","),
         out=options.out[0],
         caches=options.caches.absolute(),
         traces=options.traces and options.traces.absolute(),

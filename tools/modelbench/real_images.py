@@ -169,8 +169,8 @@ def _fit(name: str, batch: int) -> Program:
 
 
 IMAGES: dict[str, Program] = {
-    "train-resnet50": _fit("resnet50", 64),
-    "train-vit-small": _fit("vit_small_patch16_224", 64),
+    "train-resnet50": _fit("resnet50", 32),
+    "train-vit-small": _fit("vit_small_patch16_224", 32),
     **{f"timm-{name}": _timm(name, *sizes) for name, sizes in _TIMM.items()},
     "unet-sd15": Program(
         "UNet of Stable Diffusion 1.5, 64 x 64",

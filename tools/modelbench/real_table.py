@@ -36,6 +36,13 @@ def markdown(records: Sequence[Record]) -> str:
     lines += [f"| {' | '.join(_cells(record))} |" for record in known]
     gains = [record["speedups"][DIODE_LUT][0] for record in known]
     lines.append(f"| geometric mean of {len(known)} | | | {geometric_mean(gains):.3f} | | | | |")
+    for record in known:
+        others = [f"{way} {gain:.3f}" for way, (gain, *_) in record["speedups"].items() if way != DIODE_LUT]
+        if others:
+            lines += [
+                "",
+                f"{record['about']}, other compiles, times as fast as the first of default: {', '.join(others)}.",
+            ]
     wrong = [record["about"] for record in known if is_wrong(record)]
     return "\n".join([*lines, "", f"Wrong results: {', '.join(wrong) or 'none'}."])
 

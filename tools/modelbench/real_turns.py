@@ -7,6 +7,7 @@ runs. A program is told once the interval of its speed-up is narrow, or its time
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -33,8 +34,10 @@ from modelbench.records import Record, append, read
 from modelbench.scheduling import ROOT, error_in
 from modelbench.timing import NOT_COMPUTED
 
+from diode_lut.probe import CALL
+from diode_lut.programs.costs import costs_in, largest
 from diode_lut.programs.run import armed
-from diode_lut.programs.times import change_of
+from diode_lut.programs.times import ProcessTrace, change_of
 from diode_lut.receipts import read_receipt
 from diode_lut.receipts.summary import losses
 
@@ -48,7 +51,10 @@ TRACES_S, LAST_S, LEAST_WAVE_S = 3.0, 5.0, 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, each in ``ways``, ``at_once`` on each of ``gpus``; ``turns_s`` is for the turns of a program."""
+    """What to run, each in ``ways``, ``at_once`` on each of ``gpus``; ``turns_s`` is for the turns of a program.
+
+    Programs of ``twice`` have two processes for each way, whose difference is that of two compiles.
+    """
 
     names: Sequence[str]
     ways: Sequence[Label]
@@ -61,6 +67,7 @@ class Plan:
     at_once: int
     seconds: float
     turns_s: float
+    twice: Sequence[str] = ()
     started: float = field(default_factory=time.monotonic)
 
     def left(self) -> float:
@@ -135,6 +142,7 @@ class _Process:
         self.home.mkdir(parents=True)
         self.results, self.receipt, self.log = (self.home / each for each in ("results.pt", "receipt.json", "log.txt"))
         task = {"program": name, "way": way, "device": plan.device, "tiny": plan.tiny, "results": str(self.results)}
+        task["call"] = f"{CALL} 0"
         self.answers: list[dict[str, Any]] = []
         self._buffer = b""
         with self.log.open("wb") as log:
@@ -171,6 +179,7 @@ class _Process:
     def poll(self) -> str | None:
         """Take in answers; ``failed`` if the process has ended early, ``ready`` once it has answered, else None."""
         assert self._process.stdout is not None
+        ended = self._process.poll() is not None
         while select([self._process.stdout], [], [], 0)[0]:
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
@@ -179,7 +188,7 @@ class _Process:
             self.answers += map(json.loads, lines)
         if self.answers:
             return "ready"
-        return None if self._process.poll() is None else "failed"
+        return "failed" if ended else None
 
     def ask(self, line: str, timeout_s: float = 60.0) -> dict[str, Any]:
         """Send a line, and return the answer; TimeoutError or EOFError without one."""
@@ -209,7 +218,8 @@ class _Process:
     def end(self) -> None:
         """Kill it with all that it has started."""
         self.send(signal.SIGKILL)
-        self._process.wait()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
         shutil.rmtree(self.home / "cache", ignore_errors=True)
 
 
@@ -218,7 +228,8 @@ class _Program:
 
     def __init__(self, plan: Plan, gpu: int, name: str) -> None:
         self.plan, self.name = plan, name
-        self.ways = {label.name: _Process(plan, gpu, name, label.name, label) for label in plan.ways}
+        again = [label._replace(name=f"{label.name}-2") for label in plan.ways if name in plan.twice]
+        self.ways = {label.name: _Process(plan, gpu, name, label.name, label) for label in (*plan.ways, *again)}
         self.exact = _Process(plan, gpu, name, EXACT, None)
         self.was_stopped = False
 
@@ -268,7 +279,7 @@ class _Program:
             return {**fields, "failed": {"turns": str(error)[:300]}}
         with suppress(OSError, EOFError):
             if self.plan.left() > LAST_S:
-                fields["traced"] = {way: self._traced(way) for way in list(self.ways)[:2]}
+                fields["traced"] = {way: self._traced(way) for way in self.ways}
         fields["answered"] = {way: answered(each.receipt) for way, each in self.ways.items() if each.receipt.exists()}
         return fields
 
@@ -292,7 +303,10 @@ class _Program:
     def _traced(self, way: str) -> dict[str, Any]:
         path = (self.plan.traces or self.ways[way].home) / f"{self.name}-{way}.json.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        return self.ways[way].ask(f"trace {path}")
+        answer = self.ways[way].ask(f"trace {path}")
+        with gzip.open(path) as file:
+            trace = ProcessTrace(json.load(file)["traceEvents"])
+        return {**answer, "costs": [str(cost) for cost in largest([costs_in([trace], [])])]}
 
     def _errors(self) -> dict[str, Any]:
         """Relative errors against float64, or what kept them from being computed."""

@@ -74,7 +74,7 @@ def main() -> None:
             _ready(device)
             answer(seconds=time.perf_counter() - begin)
         elif verb == "trace":
-            kernels = trace(run, device, argument)
+            kernels = trace(run, device, argument, task["call"])
             breaks = {str(why)[:200]: count for why, count in counters["graph_break"].items()}
             graphs = counters["stats"]["unique_graphs"]
             answer(graphs=graphs, recompiled=graphs - compiled, breaks=breaks, memory=_memory(device), **kernels)
@@ -97,11 +97,11 @@ def sampled(results: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def trace(run: Run, device: str, path: str) -> dict[str, Any]:
-    """Write torch's trace of one step, and return the microseconds of the kernels that take most of them."""
+def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
+    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels."""
     run.step()
     _ready(device)
-    with torch.profiler.profile(record_shapes=True) as profile:
+    with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call):
         run.step()
         _ready(device)
     profile.export_chrome_trace(path)
