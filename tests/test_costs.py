@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from diode_lut.probe import CALL, replaced_libraries
 from diode_lut.programs.costs import GPU_TIME, MOST, TRACED_TIME, Cost, costs_in, largest
@@ -120,6 +121,23 @@ def test_compiling_between_calls_is_a_cost(tmp_path: Path) -> None:
     launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 1, "tid": 1, "ts": 1.0, "dur": 1.0}
     path.write_text(json.dumps({"traceEvents": [*document["traceEvents"], launch]}))
     assert found(path) == {"compiling again": (TRACED_TIME, 40)}
+
+
+def test_a_recompile_is_in_a_real_trace(tmp_path: Path) -> None:
+    """Dynamo's compile of another size, between two calls, is in the profiler's trace by the name looked for."""
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.sin, backend="eager", dynamic=False)
+    compiled(torch.ones(3))
+    path = tmp_path / "1.trace.json"
+    with torch.profiler.profile() as profile:
+        for size in (3, 4, 3):
+            with torch.profiler.record_function(f"{CALL} {size}"):
+                compiled(torch.ones(size))
+    profile.export_chrome_trace(str(path))
+    (cost,) = costs_in(read_traces([path]), [])
+    assert (cost.name, cost.of) == ("compiling again", TRACED_TIME)
+    assert cost.remedy.startswith("1 time: sizes or values change")
+    assert 0 < cost.share < 1
 
 
 def test_attention_without_cudnn_is_a_cost_of_the_path_to_libraries(tmp_path: Path) -> None:
