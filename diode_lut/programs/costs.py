@@ -132,7 +132,7 @@ _FLOAT32_KERNEL = re.compile(r"simt|sgemm|f32f32_f32f32|gemmSN|gemmk1|gemv2T")
 
 
 def _without_tf32(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
-    """Find float32 matmuls of the library's without tensor cores, but for those of attention."""
+    """Find the library's float32 matmuls without tensor cores. Batched ones are mostly those of attention."""
     ns = 0.0
     for gemm, kernels in trace.gemm_kernels(kind):
         name = name_of(gemm)
