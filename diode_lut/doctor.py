@@ -30,6 +30,7 @@ from diode_lut.decide.sources import shown
 from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.hook.versions import NEWEST, OLDEST, release
+from diode_lut.probe import replaced_libraries
 from diode_lut.problem import Problem
 from diode_lut.settings import Settings, autoregister, config, faults_in_environment
 
@@ -113,6 +114,23 @@ def hook() -> Iterator[Finding]:
 
 
 _LIBRARIES = "pip install --force-reinstall numpy safetensors"
+
+
+def speed() -> Iterator[Finding]:
+    """Find what costs speed on a GPU, whichever kernels are chosen."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return
+    replaced = replaced_libraries()
+    if replaced:
+        lost = "cuDNN attention, the fastest on a Hopper GPU, may be missing; unset LD_LIBRARY_PATH"
+        yield note("speed", f"LD_LIBRARY_PATH replaces libraries of PyTorch ({', '.join(replaced)}): {lost}")
+    if torch.backends.cuda.matmul.fp32_precision != "tf32":
+        high = 'torch.set_float32_matmul_precision("high") lets them use TF32, with errors of about 1e-3'
+        yield note("speed", f"float32 matmuls use no tensor cores; {high}")
+    for name in ("flash", "mem_efficient", "cudnn"):
+        if not getattr(torch.backends.cuda, f"{name}_sdp_enabled")():
+            yield note("speed", f"torch.backends.cuda.enable_{name}_sdp(False) leaves attention one kernel less")
 
 
 def own_settings() -> Iterator[Finding]:
@@ -234,7 +252,7 @@ def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
 THIS_PROCESS, A_PROGRAM = "this process", "a program with this environment"
 
 _CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], ...]] = {
-    THIS_PROCESS: (software, hook, own_settings, devices),
+    THIS_PROCESS: (software, hook, speed, own_settings, devices),
     A_PROGRAM: (environment,),
 }
 """The subjects of the checks, and the checks in order."""

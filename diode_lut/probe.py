@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -68,6 +70,27 @@ def add(name: str, value: Callable[[], Any]) -> None:
     """Add ``value()`` to the report as ``name``. It is called at exit."""
     _parts[name] = value
     write_at_exit()
+
+
+def replaced_libraries(path: str | None = None, maps: str = "") -> list[str]:
+    """Return CUDA's libraries that this process has from directories of ``LD_LIBRARY_PATH`` instead of from packages.
+
+    ``maps`` is text as in ``/proc/self/maps``, which is read without it. Empty where there is none.
+    """
+    path = os.environ.get("LD_LIBRARY_PATH", "") if path is None else path
+    directories = {os.path.realpath(each) for each in path.split(":") if each}
+    with suppress(OSError):
+        maps = maps or Path("/proc/self/maps").read_text(errors="replace")
+    loaded = dict.fromkeys(line.split(maxsplit=5)[-1] for line in maps.splitlines() if _CUDA_LIBRARY.search(line))
+    return [
+        name
+        for name in loaded
+        if os.path.realpath(Path(name).parent) in directories and not _PACKAGES.intersection(Path(name).parts)
+    ]
+
+
+_PACKAGES = frozenset(("site-packages", "dist-packages"))
+_CUDA_LIBRARY = re.compile(r"/lib(?:cudnn|cublas|nvrtc|cudart)[\w-]*\.so[\d.]*$")
 
 
 @cache

@@ -33,6 +33,7 @@ from diode_lut.programs.compare import (
     spread_text,
     summary,
 )
+from diode_lut.programs.costs import Cost
 from diode_lut.programs.page import as_page
 from diode_lut.programs.run import without_leaks
 from diode_lut.programs.times import (
@@ -41,6 +42,7 @@ from diode_lut.programs.times import (
     Speedup,
     change_of,
     error_of,
+    graph_times,
     is_all_told,
     judge,
     read_traces,
@@ -227,7 +229,7 @@ def gpu_trace(directory: Path) -> Path:
 
 def test_kernels_on_a_gpu_are_those_of_their_gemm(tmp_path: Path) -> None:
     """A GEMM's time is that of all kernels that its op launched; eager ops and first calls do not count."""
-    found = read_traces([gpu_trace(tmp_path)])
+    found = graph_times(read_traces([gpu_trace(tmp_path)]))
     assert found is not None
     assert found.on_gpu
     assert found.calls == 2
@@ -244,11 +246,11 @@ def test_a_graph_that_runs_once_counts(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     document["traceEvents"] = [each for each in document["traceEvents"] if each.get("ts", 0.0) < 100]
     path.write_text(json.dumps(document))
-    found = read_traces([path])
+    found = graph_times(read_traces([path]))
     assert found is not None
     assert found.calls == 1
     path.write_text('{"traceEvents": []}')
-    assert read_traces([path]) is None
+    assert graph_times(read_traces([path])) is None
 
 
 class Tags(HTMLParser):
@@ -302,6 +304,7 @@ def comparison() -> Comparison:
         {"wall": change, "graph": change},
         True,
         gemms,
+        costs=[Cost("attention </li>", 5000.0, 0.4, "GPU time", "leave out the mask")],
     )
 
 
@@ -545,7 +548,8 @@ def named(text: str) -> Comparison:
         GemmChange(f"{text}3", [], slow),
     ]
     changes = {"wall": change_of([2.0, 2.0], [1.0, 1.0])}
-    return Comparison([text, text], {f"DIODE_LUT_{text}": text}, receipt, changes, True, gemms)
+    costs = [Cost(text, 1.0, 0.1, text, text)]
+    return Comparison([text, text], {f"DIODE_LUT_{text}": text}, receipt, changes, True, gemms, costs=costs)
 
 
 def test_the_page_says_it_all() -> None:
@@ -565,6 +569,7 @@ def test_the_page_says_it_all() -> None:
         "DIODE_LUT_PAD=0",
         "1 more GEMM w",
         "GPU time",
+        "attention </li>: 40% of GPU time; leave out the mask",
     ):
         assert text in tags.text
     assert "9x9x9" not in tags.text
@@ -574,7 +579,9 @@ def test_figures_and_lines_say_the_same() -> None:
     """The JSON has all GEMMs, the lines count them."""
     figures = json.loads(json.dumps(as_json(comparison())))
     assert [gemm["saved_ns"] for gemm in figures["gemms"]] == [9000.0, 0.0, 0.0, -9000.0]
-    assert summary(comparison())[-2:] == [
+    assert [cost["share"] for cost in figures["costs"]] == [0.4]
+    assert summary(comparison())[-3:] == [
         "GEMMs: 1 faster, 1 slower, 2 without a difference beyond noise",
         "no verdict on GEMMs without 5 traced runs of each kind",
+        "no kernel's choice removes: attention </li>: 40% of GPU time; leave out the mask",
     ]

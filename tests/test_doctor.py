@@ -15,6 +15,7 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
 import diode_lut
+from diode_lut.doctor import speed
 from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.fake_cuda import fake_cuda
@@ -161,6 +162,27 @@ def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest
     misspelt, refused = found["wrong"]
     assert misspelt == "settings: DIODE_LUT_TABEL: there is no such setting (did you mean DIODE_LUT_TABLES?)"
     assert refused == "settings: DIODE_LUT_POLICY: 'fast' is not allowed (allowed: pick, verify, off)"
+
+
+def test_costs_of_speed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 without TF32, and attention kernels that are switched off, are notes where there is a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        assert [*speed()] == []
+        matmul.fp32_precision = "ieee"
+        torch.backends.cuda.enable_flash_sdp(False)
+        found = [*speed()]
+    finally:
+        matmul.fp32_precision = before
+        torch.backends.cuda.enable_flash_sdp(True)
+    assert [(finding.topic, finding.state) for finding in found] == [("speed", "note")] * 2
+    assert "torch.set_float32_matmul_precision" in found[0].text
+    assert "enable_flash_sdp(False)" in found[1].text
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [*speed()] == []
 
 
 def test_another_handler_in_our_place(cpu_table: Write) -> None:

@@ -250,7 +250,13 @@ def install_probe(_config: ModuleType) -> None:
             let_pass(error)
             return None
 
+    def graph_breaks() -> dict[str, int]:  # each reason with its number
+        dynamo = modules.get("torch._dynamo.utils")
+        return {str(why): count for why, count in dynamo.counters["graph_break"].items()} if dynamo else {}
+
     probe.add("compile_s", compile_s)
+    probe.add("graph_breaks", graph_breaks)
+    probe.add("libraries", probe.replaced_libraries)
     if probe.is_traced():
         _put_when_imported(TRACING)
 

@@ -19,6 +19,7 @@ from diode_lut.errors import DiodeLutError, ProgramError, as_command, counted, p
 from diode_lut.hardware import Hardware
 from diode_lut.probe import TRACED, VARIABLE
 from diode_lut.problem import OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.programs.costs import Cost, costs_in, largest
 from diode_lut.programs.run import Streams, cold, named_gemms, nothing_asked, run_with_receipt, without_leaks
 from diode_lut.programs.times import (
     GEMMS_ERR,
@@ -30,6 +31,7 @@ from diode_lut.programs.times import (
     Speedup,
     change_of,
     error_of,
+    graph_times,
     is_all_told,
     judge,
     read_traces,
@@ -73,6 +75,7 @@ class Comparison(NamedTuple):
 
     ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain. ``spent`` is
     the number of seconds after which the budget ended it with some verdicts open, or 0 if none is open.
+    ``costs`` are those of the runs "with" that no kernel's choice removes, the largest first.
     """
 
     command: Sequence[str]
@@ -82,6 +85,7 @@ class Comparison(NamedTuple):
     on_gpu: bool
     gemms: Sequence[GemmChange]
     spent: float = 0.0
+    costs: Sequence[Cost] = ()
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -118,6 +122,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             }
             for change in comparison.gemms
         ],
+        "costs": [cost._asdict() for cost in comparison.costs],
     }
 
 
@@ -137,7 +142,7 @@ def summary(comparison: Comparison) -> list[str]:
         runs = min((len(kind) for gemm in comparison.gemms for kind in (gemm.without, gemm.tuned) if kind), default=0)
         if runs < LEAST_GEMM_RUNS:
             lines.append(f"no verdict on GEMMs without {LEAST_GEMM_RUNS} traced runs of each kind")
-    return lines
+    return [*lines, *(f"no kernel's choice removes: {cost}" for cost in comparison.costs)]
 
 
 class Loser(NamedTuple):
@@ -282,6 +287,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     tell(expected(time.monotonic() - start, plan))
     samples: dict[str, list[RunTimes]] = {kind: [] for kind in KINDS}
     graphs: dict[str, list[GraphTimes]] = {kind: [] for kind in KINDS}
+    costs: list[Sequence[Cost]] = []
     traced, look, pairs, longest = True, 0 if plan.pairs else 1, 0, 0.0
     while True:
         begin = time.monotonic()
@@ -290,7 +296,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
             samples[kind].append(sample)
             told = (f"{name} {spread_text([time])}" for name, time in sample._asdict().items() if time is not None)
             tell(f"{pairs + 1}{f' of {plan.pairs}' if plan.pairs else ''} {kind} tables: {', '.join(told)}")
-        traced = traced and _trace_pair(plan, graphs, pairs, tell)
+        traced = traced and _trace_pair(plan, graphs, costs, pairs, tell)
         pairs += 1
         longest = max(longest, time.monotonic() - begin)
         ends = pairs == plan.pairs if plan.pairs else time.monotonic() - start + longest > plan.budget_s
@@ -305,7 +311,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
     on_gpu = any(each.on_gpu for each in graphs[WITH])
     spent = 0.0 if is_told else time.monotonic() - start
-    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, spent)
+    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, spent, largest(costs))
 
 
 def expected(run_s: float, plan: ComparisonPlan) -> str:
@@ -356,11 +362,12 @@ def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
 
 
 class _OneRun(NamedTuple):
-    """The times, the receipt and the trace of a run."""
+    """The times and the receipt of a run, and the times and costs in its traces."""
 
     sample: RunTimes
     receipt: Receipt
     times: GraphTimes | None
+    costs: Sequence[Cost] = ()
 
 
 def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _OneRun:
@@ -384,13 +391,14 @@ def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced
             for path in sorted(Path(name).glob("*[0-9].json")):  # which the processes wrote at their ends
                 with suppress(OSError, orjson.JSONDecodeError):
                     said.append(orjson.loads(path.read_bytes()))
-            times = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else None
+            traces = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else []
         compiled = [each["compile_s"] for each in said if each.get("compile_s")]
         steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
         printed = [] if steps else printed_steps(_tail(output, 1 << 24))
         wall = None if plan.limit_s is not None else run.ended.seconds
         step = max(steps, default=median(printed) if printed else None)
-        return _OneRun(RunTimes(wall, max(compiled, default=None), step), run.receipt, times)
+        sample = RunTimes(wall, max(compiled, default=None), step)
+        return _OneRun(sample, run.receipt, graph_times(traces), costs_in(traces, said))
 
 
 def _tail(output: IO[bytes], size: int = _TAIL_BYTES) -> str:
@@ -434,11 +442,18 @@ def _changes(
 
 
 def _trace_pair(
-    plan: ComparisonPlan, graphs: dict[str, list[GraphTimes]], pairs: int, tell: Callable[[str], None]
+    plan: ComparisonPlan,
+    graphs: dict[str, list[GraphTimes]],
+    costs: list[Sequence[Cost]],
+    pairs: int,
+    tell: Callable[[str], None],
 ) -> bool:
     """Trace a pair of runs, and return whether both left a trace. If not, there are no times of graphs at all."""
     for kind in KINDS if pairs % 2 else reversed(KINDS):
-        times = _run(plan, kind, tell, traced=True).times
+        run = _run(plan, kind, tell, traced=True)
+        times = run.times
+        if kind == WITH:
+            costs.append(run.costs)
         if times is None:
             tell(f"no times of graphs and GEMMs: the run {kind} tables left no trace of a compiled graph")
             for each in graphs.values():

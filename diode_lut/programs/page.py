@@ -43,6 +43,7 @@ def as_page(comparison: Comparison) -> str:
             for name, change in comparison.changes.items()
         ),
         gemms=_gemms(comparison),
+        costs=_costs(comparison),
         method=Template(_METHOD).substitute(
             pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
@@ -127,6 +128,14 @@ def _gemms(comparison: Comparison) -> str:
         items = "".join(lines)
         parts.append(f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>')
     return "\n".join(parts)
+
+
+def _costs(comparison: Comparison) -> str:
+    if not comparison.costs:
+        return ""
+    items = "".join(f"<li>{_text(str(cost))}</li>" for cost in comparison.costs)
+    hint = "Of the traced runs with tables, from the first repeated call of a graph on."
+    return f'<section><h2>Costs that no kernel choice removes</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
 
 
 _COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "ratio", "kernel without", "kernel with")

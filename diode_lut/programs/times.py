@@ -74,7 +74,7 @@ class GraphTimes(NamedTuple):
     on_gpu: bool
 
 
-class _TracedOp(NamedTuple):
+class TracedOp(NamedTuple):
     """An op within a call of a graph, the call, and the op of a GEMM around it or itself."""
 
     event: Event
@@ -82,9 +82,13 @@ class _TracedOp(NamedTuple):
     gemm: Event | None
 
 
-def read_traces(paths: Iterable[Path]) -> GraphTimes | None:
+def read_traces(paths: Iterable[Path]) -> list[ProcessTrace]:
+    """Read the traces of a program's processes."""
+    return [ProcessTrace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
+
+
+def graph_times(traces: Sequence[ProcessTrace]) -> GraphTimes | None:
     """Return the times in the traces of a program's processes, or None without a traced call of a graph."""
-    traces = [_ProcessTrace(orjson.loads(path.read_bytes())["traceEvents"]) for path in paths]
     kind = CALL if any(trace.has(CALL) for trace in traces) else FIRST_CALL
     on_gpu = any(trace.on_gpu for trace in traces)
     calls: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
@@ -108,11 +112,11 @@ def _typical(times: Iterable[Sequence[float]]) -> float:
     return sum(median(each) * len(each) for each in times)
 
 
-class _ProcessTrace:
-    """The trace of a process."""
+class ProcessTrace:
+    """The trace of a process. ``events`` are those with a duration."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
+        self.events = timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
         self._ops = list(_ops_in_calls(event for event in timed if event.get("cat") in ("cpu_op", "user_annotation")))
         self._kernels: defaultdict[Any, list[Event]] = defaultdict(list)
         for event in timed:
@@ -126,40 +130,45 @@ class _ProcessTrace:
 
     def has(self, kind: str) -> bool:
         """Whether there are calls of this kind."""
-        return any(True for _ in self._of(kind))
+        return any(True for _ in self.ops(kind))
 
     def calls(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float]]:
         """For each such call its name and its nanoseconds."""
         kernels: defaultdict[int, float] = defaultdict(float)
-        for op in self._of(kind):
-            kernels[id(op.call)] += _ns(self._kernels_of(op.event))
-        for op in self._of(kind):
+        for op in self.ops(kind):
+            kernels[id(op.call)] += ns_of(self.kernels_of(op.event))
+        for op in self.ops(kind):
             if op.event is op.call:
-                yield op.call["name"], kernels[id(op.call)] if on_gpu else _ns([op.call])
+                yield op.call["name"], kernels[id(op.call)] if on_gpu else ns_of([op.call])
 
     def gemms(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float, str]]:
         """For each execution of a GEMM in such calls its name, its nanoseconds, and its kernel."""
-        kernels: defaultdict[int, list[Event]] = defaultdict(list)
-        gemms: dict[int, Event] = {}
-        for op in self._of(kind):
-            if op.gemm is not None:
-                gemms[id(op.gemm)] = op.gemm
-                kernels[id(op.gemm)] += self._kernels_of(op.event)
-        for number, gemm in gemms.items():
+        for gemm, kernels in self.gemm_kernels(kind):
             if not on_gpu:
-                yield _name(gemm), _ns([gemm]), gemm["name"]
-            elif kernels[number]:
-                longest = max(kernels[number], key=lambda kernel: float(kernel["dur"]))
-                yield _name(gemm), _ns(kernels[number]), longest["name"]
+                yield name_of(gemm), ns_of([gemm]), gemm["name"]
+            elif kernels:
+                longest = max(kernels, key=lambda kernel: float(kernel["dur"]))
+                yield name_of(gemm), ns_of(kernels), longest["name"]
 
-    def _of(self, kind: str) -> Iterator[_TracedOp]:
+    def gemm_kernels(self, kind: str) -> Iterator[tuple[Event, list[Event]]]:
+        """For each execution of a GEMM in such calls its op and its kernels on the GPU."""
+        found: dict[int, tuple[Event, list[Event]]] = {}
+        for op in self.ops(kind):
+            if op.gemm is not None:
+                _, kernels = found.setdefault(id(op.gemm), (op.gemm, []))
+                kernels += self.kernels_of(op.event)
+        yield from found.values()
+
+    def ops(self, kind: str) -> Iterator[TracedOp]:
+        """The ops in such calls."""
         return (op for op in self._ops if op.call["name"].startswith(kind))
 
-    def _kernels_of(self, op: Event) -> list[Event]:
+    def kernels_of(self, op: Event) -> list[Event]:
+        """The kernels that an op launched."""
         return self._kernels.get(op.get("args", {}).get("External id", object()), [])
 
 
-def _ops_in_calls(events: Iterable[Event]) -> Iterator[_TracedOp]:
+def _ops_in_calls(events: Iterable[Event]) -> Iterator[TracedOp]:
     """Yield the ops within calls of graphs.
 
     Ops of a thread are nested. If two begin together, the longer is outside.
@@ -179,14 +188,15 @@ def _ops_in_calls(events: Iterable[Event]) -> Iterator[_TracedOp]:
             gemm = event
         within.append((event["ts"] + event["dur"], call, gemm))
         if call is not None:
-            yield _TracedOp(event, call, gemm)
+            yield TracedOp(event, call, gemm)
 
 
-def _ns(events: Iterable[Event]) -> float:
+def ns_of(events: Iterable[Event]) -> float:
+    """Return the sum of the events' nanoseconds."""
     return sum(float(event["dur"]) for event in events) * 1e3
 
 
-def _name(gemm: Event) -> str:
+def name_of(gemm: Event) -> str:
     """The sizes and the type of a GEMM, or the name of its op where the trace does not say them."""
     args = gemm.get("args", {})
     types = [_DTYPES[each] for each in args.get("Input type", ()) if each in _DTYPES]

@@ -25,7 +25,7 @@ def main(directory: Path) -> dict[str, list[Any]]:
     import diode_lut
     from diode_lut import probe
     from diode_lut.hook.patches import install_probe
-    from diode_lut.programs.times import read_traces
+    from diode_lut.programs.times import graph_times, read_traces
 
     table = directory / "rows.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": ROWS}), encoding="utf-8")
@@ -44,7 +44,7 @@ def main(directory: Path) -> dict[str, list[Any]]:
             compiled(x, w, heads)
             resized(rows, w)
     probe._write(os.getpid())
-    times = read_traces([directory / f"{os.getpid()}.trace.json"])
+    times = graph_times(read_traces([directory / f"{os.getpid()}.trace.json"]))
     assert times is not None
     return {name: [gemm.calls, gemm.kernel] for name, gemm in times.gemms.items()}
 

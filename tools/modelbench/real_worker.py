@@ -1,0 +1,144 @@
+"""A process that runs one program: ``python -m modelbench.real_worker TASK``.
+
+With the way ``exact`` it computes the program's results without compiling, in its own type and in float64. With any
+other way it makes the first step, which compiles, and then does what it is told, a line at a time: ``run COUNT`` runs
+steps and answers with their seconds, and ``trace FILE`` writes a trace of one. What it answers are JSON lines.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from modelbench.real_programs import Given, Program, Run, programs
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+SEED = 7
+MOST_VALUES = 1 << 16
+"""Of a larger result, values at equal distances are compared."""
+EXACT = "exact"
+
+
+def main() -> None:
+    """Do the task, a JSON object."""
+    task = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the program may print
+
+    def answer(**fields: Any) -> None:
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    program, device, path = programs()[task["program"]], task["device"], Path(task["results"])
+    if task["way"] == EXACT:
+        found = {}
+        for exact in (False, True):
+            run = start(program, Given(device, program.dtype, task["tiny"], exact))
+            found["exact" if exact else "eager"] = sampled(run.results())
+            del run
+            gc.collect()
+            _ready(device, torch.cuda.empty_cache)
+        torch.save(found, path)
+        answer(done=True)
+        return
+    run = start(program, Given(device, program.dtype, task["tiny"]))
+    _ready(device)
+    begin = time.perf_counter()
+    results = sampled(run.results())
+    seconds = time.perf_counter() - begin
+    torch.save(results, path)
+    for _ in range(2):  # what is dynamic may compile again, and CUDA graphs are captured in the second call
+        run.step()
+    _ready(device, torch.cuda.empty_cache)
+    compiled = counters["stats"]["unique_graphs"]
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
+    answer(first_s=seconds, device_name=name, torch=torch.__version__)
+    for line in sys.stdin:
+        verb, _, argument = line.strip().partition(" ")
+        if verb == "run":
+            run.step()
+            _ready(device)
+            begin = time.perf_counter()
+            for _ in range(int(argument)):
+                run.step()
+            _ready(device)
+            answer(seconds=time.perf_counter() - begin)
+        elif verb == "trace":
+            kernels = trace(run, device, argument, task["call"])
+            breaks = {str(why)[:200]: count for why, count in counters["graph_break"].items()}
+            graphs = counters["stats"]["unique_graphs"]
+            answer(graphs=graphs, recompiled=graphs - compiled, breaks=breaks, memory=_memory(device), **kernels)
+
+
+def start(program: Program, given: Given) -> Run:
+    """Start the program, with the same weights and inputs in each process."""
+    torch.manual_seed(SEED)
+    run = program.start(given)
+    torch.manual_seed(SEED)
+    return run
+
+
+def sampled(results: Iterable[Tensor]) -> list[Tensor]:
+    """The values to compare, on the host."""
+    found = []
+    for result in results:
+        flat = result.detach().flatten()
+        found.append(flat[:: max(1, flat.numel() // MOST_VALUES)].double().cpu())
+    return found
+
+
+def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
+    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels."""
+    run.step()
+    _ready(device)
+    with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call):
+        run.step()
+        _ready(device)
+    profile.export_chrome_trace(path)
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    events = [event for event in events if event.get("ph") == "X" and event.get("cat") in TRACED]
+    for event in events:
+        event["args"] = {name: value for name, value in event.get("args", {}).items() if name in ARGUMENTS}
+    with gzip.open(path, "wt") as file:
+        json.dump({"traceEvents": events}, file, separators=(",", ":"))
+    times: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for event in events:
+        if event["cat"] == "kernel":
+            name = event["name"][:100]
+            times[name] += event["dur"]
+            calls[name] += 1
+    most = [[name, calls[name], round(us, 1)] for name, us in times.most_common(MOST_KERNELS)]
+    return {"gpu_us": round(times.total(), 1), "launched": calls.total(), "kernels": most}
+
+
+TRACED = ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+ARGUMENTS = ("External id", "correlation", "Input Dims", "Input type", "stream")
+MOST_KERNELS = 25
+"""What is kept of a trace."""
+
+
+def _ready(device: str, then: Callable[[], object] = lambda: None) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        then()
+
+
+def _memory(device: str) -> int:
+    """The most bytes that tensors took."""
+    return torch.cuda.max_memory_allocated() if device == "cuda" else 0
+
+
+if __name__ == "__main__":
+    main()
