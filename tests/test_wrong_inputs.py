@@ -45,6 +45,7 @@ CASES = [
     ("explain reduction --x 8 --r 8 --hardware h100", 2, "error: variant: reduction needs one (allowed: inner, outer"),
     ("explain pointwise --x 8 --r 8 --variant flat", 2, "error: r: pointwise has no size r, so r is 1, not 8"),
     ("explain reduction --variant innner --x 8 --r 8", 2, "'innner' is no variant (did you mean inner?)"),
+    ("explain mm 8 8 8 --dtype float64", 2, "no choice in float64: Inductor has only the library's kernel for it"),
     ("explain pointwise --variant flat --x 8 --dynamic x=1:8", 2, "'x=1:8' is not b, m, n or k and its range, such as"),
     (
         "set mine.json reduction --variant inner --x 8 --r 8x --config aten --note x",
