@@ -45,7 +45,7 @@ def main(paths: Sequence[str]) -> None:
     unseen = [target for target in targets if split.group(target.problem) != TRAIN]
     hardware = datasets[0].header.hardware
     candidates = families(choose(training), architecture(hardware.arch))
-    space = Space.of(*candidates, hardware.sm_count)
+    space = Space.of(*candidates, hardware)
     test = _examples(unseen, space)
     configs = [candidates[family].configs for family in test.family.tolist()]
     print(f"{'':10} {'seconds':>8} {'regret':>8} {'<= 5 %':>8} {'gain':>8} {'of best':>8} {'slowest':>8} {'top 5':>8}")
