@@ -285,7 +285,7 @@ class _Graph:
 
     def __init__(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> None:
         self._rows = rows.clone()
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             function(self._rows)  # what the first call allocates must not be in the graph
