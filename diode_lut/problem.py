@@ -246,6 +246,9 @@ WITHOUT_TENSOR_CORES = "float32"
 """A dtype multiplied without them. If its loop over K is a single step, an epilogue with a bias can make a kernel 34
 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
+WITHOUT_CHOICE = "float64"
+"""A type for which Inductor has only the library's kernel, so that tables have no such problems."""
+
 ROW_BYTES = 16
 """Rows start at multiples of this number of bytes in an aligned problem."""
 

@@ -32,7 +32,7 @@ from diode_lut.errors import (
 )
 from diode_lut.files import read_at_most, require_writable, tables_directory
 from diode_lut.hardware import KNOWN, Hardware, detect_hardware, gpus_of, slug
-from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, VARIANTS
+from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, VARIANTS, WITHOUT_CHOICE
 from diode_lut.settings import config
 
 if TYPE_CHECKING:
@@ -57,10 +57,12 @@ class _Spelled(click.Choice[str]):
         return self._spell(choice)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Name Inductor's ops for a layer, the close choices, and the variants of an op."""
+        """Name Inductor's ops for a layer, the close choices, the variants of an op, and say of float64 that it has no choice."""
         ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
         if ops:
             return f"unknown op {value!r}; use {ops}"
+        if self._spell is dtype_of and dtype_of(value) == WITHOUT_CHOICE:
+            return f"no choice in {WITHOUT_CHOICE}: Inductor has only the library's kernel for it"
         op = ctx.params.get("op") if ctx and self._spell is variant_of else None
         choices = VARIANTS.get(op, ()) if op in OPS else tuple(self.choices)
         if not choices:

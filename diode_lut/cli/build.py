@@ -358,6 +358,9 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     type=PICTURE_OUTPUT,
     help="Draw loss and regret by epoch in this .png, .svg or .pdf file.",
 )
+@click.option(
+    "--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="The device that trains.", show_default=True
+)
 def distill_command(
     inputs: tuple[Typed, ...],
     output: Path,
@@ -366,11 +369,13 @@ def distill_command(
     test: float,
     families: tuple[str, ...],
     picture: Path | None,
+    device: str,
 ) -> int:
     """Train a model for GEMMs that no table covers.
 
     It uses the timings of both stages, and validates the model on problems kept from training. Training takes a quarter
-    of an hour for 10,000 problems on two CPU cores.
+    of an hour for 10,000 problems on two CPU cores, and two minutes on a GPU. The model is for the device of the first
+    dataset. Others may be of devices with the same architecture and SM count.
     """
     from diode_lut.model import SUFFIX
     from diode_lut.model.weights import write_model
@@ -388,7 +393,7 @@ def distill_command(
 
     split = Split(seed, test, tuple(map(parse_family, families)))
     datasets = read_datasets(inputs)
-    distilled = distill(datasets, split, TrainingPlan(seed, epochs), report=lambda text: say(text, err=True))
+    distilled = distill(datasets, split, TrainingPlan(seed, epochs, device), report=lambda text: say(text, err=True))
     write_model(distilled.model, output)
     for name, validation in distilled.validations.items():
         say(as_text(name, validation))

@@ -57,14 +57,16 @@ def distill(
     """Train a model on the problems of the datasets, except those kept by ``split`` for testing.
 
     The same datasets, split and plan give the same model on the same machine, with any number of threads. ``report``
-    gets a line of text for each stage. DatasetError if the datasets are from different hardware, ModelError if there
-    are too few problems, if a family to leave out has no problem, or if aten is the only candidate.
+    gets a line of text for each stage. The model is for the hardware of the first dataset. Others may be from hardware
+    with the same architecture and SM count: of a problem in several, the first counts. DatasetError if the datasets
+    are from other hardware, ModelError if there are too few problems, if a family to leave out has no problem, or if
+    aten is the only candidate.
     """
     hardware = datasets[0].header.hardware
     for dataset in datasets:
         other = dataset.header.hardware
-        if not other.same_device(hardware):
-            where = f"{datasets[0].path}: {hardware} (a model is for one device)"
+        if not other.same_arch(hardware):
+            where = f"{datasets[0].path}: {hardware} (a model learns from devices of one architecture and SM count)"
             raise DatasetError(f"{dataset.path}: {other}, but {where}")
     groups: defaultdict[str, list[Target]] = defaultdict(list)
     for target in targets_of(*datasets):
@@ -93,7 +95,7 @@ def distill(
         )
     of_bytes = any(target.problem.op in OF_BYTES for target in training)
     features = len(PROBLEM_FEATURES) - (0 if of_bytes else len(OF_BYTES_FEATURES))
-    space = Space.of(*families(candidates, architecture(hardware.arch)), hardware.sm_count, features)
+    space = Space.of(*families(candidates, architecture(hardware.arch)), hardware, features)
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
     report(f"{len(training)} training problems, {len(candidates)} candidates")

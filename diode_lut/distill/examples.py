@@ -17,6 +17,7 @@ from torch import Tensor
 
 from diode_lut.build.measurements import combined, config_order
 from diode_lut.dataset import Record
+from diode_lut.hardware import Hardware
 from diode_lut.model import Kind, drawn_as
 from diode_lut.model.features import PROBLEM_FEATURES, Candidates, config_features, family_of, problem_features
 from diode_lut.problem import BATCHED, NO_EPILOGUE, OF_BYTES, Problem, contiguous_align
@@ -149,17 +150,19 @@ class Space(NamedTuple):
     families: tuple[Candidates, Candidates]
     numbers: Tensor
     configs: Tensor
-    sm_count: int
+    hardware: Hardware
     features: int
 
     @classmethod
-    def of(cls, plain: Candidates, batched: Candidates, sm_count: int, features: int = len(PROBLEM_FEATURES)) -> Space:
+    def of(
+        cls, plain: Candidates, batched: Candidates, hardware: Hardware, features: int = len(PROBLEM_FEATURES)
+    ) -> Space:
         """Return the space of two families."""
         width = max(len(plain.configs), len(batched.configs))
         numbers = [_padded(np.array([family.numbers]), width)[0] for family in (plain, batched)]
         columns = [_padded(config_features(family.configs), width) for family in (plain, batched)]
         configs = torch.from_numpy(np.stack(columns)).transpose(1, 2).contiguous()
-        return cls((plain, batched), torch.from_numpy(np.stack(numbers)), configs, sm_count, features)
+        return cls((plain, batched), torch.from_numpy(np.stack(numbers)), configs, hardware, features)
 
 
 class Examples(NamedTuple):
@@ -168,8 +171,8 @@ class Examples(NamedTuple):
     ``gemm`` numbers from 0 the problems that are ``drawn_as`` the same: those that differ only in their epilogues have
     the same number. ``fused`` flags problems with an epilogue. ``features`` are the first PROBLEM_FEATURES (problems x
     features). ``family`` is 0 without a batch, 1 with a batch. ``joint`` are JOINT_FEATURES (problems x candidates x
-    features). ``applies`` flags the applicable candidates and ``losses`` are log(time / best time), capped at MAX_LOSS
-    (both problems x candidates).
+    features). ``applies`` flags the applicable candidates, ``known`` those of them with a loss, and ``losses`` are
+    log(time / best time), capped at MAX_LOSS (all problems x candidates). The loss of others is MAX_LOSS.
     """
 
     gemm: Tensor
@@ -178,11 +181,16 @@ class Examples(NamedTuple):
     family: Tensor
     joint: Tensor
     applies: Tensor
+    known: Tensor
     losses: Tensor
 
     def take(self, rows: Tensor) -> Examples:
         """Return the problems with these row numbers."""
         return Examples(*(tensor[rows] for tensor in self))
+
+    def to(self, device: str) -> Examples:
+        """Return the problems on a device."""
+        return Examples(*(tensor.to(device) for tensor in self))
 
     @property
     def size(self) -> int:
@@ -191,28 +199,42 @@ class Examples(NamedTuple):
 
 
 def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Target] = ()) -> Examples:
-    """Return the problems as tensors. Without targets, all losses are 0."""
+    """Return the problems as tensors. Without targets, all losses are known and 0.
+
+    With targets, losses are known of the configs that were timed, were estimated or failed, and of those that no sweep
+    tries, because they only lose there. Others were not in the search space of the dataset.
+    """
     width = space.configs.shape[1]
     members = [family_of(problem) for problem in problems]
     joint, applies = [], []
     for problem, member in zip(problems, members, strict=True):
         family = space.families[member]
-        joint.append(_padded(family.tiling.features(problem, space.sm_count), width))
+        joint.append(_padded(family.tiling.features(problem, space.hardware.sm_count), width))
         applies.append(_padded(family.applicable(problem)[None], width)[0])
-    losses = []
+    losses, known = [], []
     for target, member in zip(targets, members, strict=False):
-        times = target.expected
-        own = [times.get(config, np.inf) - target.best for config in space.families[member].configs]
+        times, configs = target.expected, space.families[member].configs
+        own = [times.get(config, np.inf) - target.best for config in configs]
         losses.append(np.minimum([*own, *[MAX_LOSS] * (width - len(own))], MAX_LOSS).astype(np.float32))
+        measured = times.keys() | target.failed
+        tried = {
+            (kernel.name, *params)
+            for kernel in {config.kernel for config in configs}
+            for params in kernel.search(target.problem, space.hardware)
+        }
+        own_known = [config in measured or (config.template, *config.params) not in tried for config in configs]
+        known.append(_padded(np.array([own_known]), width)[0])
     numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(map(drawn_as, problems)))}
-    features = np.hstack([problem_features(problem, space.sm_count) for problem in problems])
+    features = np.hstack([problem_features(problem, space.hardware.sm_count) for problem in problems])
+    applicable = np.stack(applies)
     return Examples(
         torch.tensor([numbers[drawn_as(problem)] for problem in problems]),
         torch.tensor([problem.epilogue != NO_EPILOGUE for problem in problems]),
         torch.from_numpy(features[: space.features].T.copy()),
         torch.tensor(members),
         torch.from_numpy(np.stack(joint)).transpose(1, 2).contiguous(),
-        torch.from_numpy(np.stack(applies)),
+        torch.from_numpy(applicable),
+        torch.from_numpy(applicable & np.stack(known) if known else applicable),
         torch.from_numpy(np.stack(losses)) if losses else torch.zeros(len(problems), width),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from typing import NamedTuple
 
@@ -61,11 +62,14 @@ class Network(nn.Module):
     def __init__(self, scale: Scale, space: Space, seed: int) -> None:
         super().__init__()
         self.scale = scale
-        self._configs = (space.configs - scale.mean[1]) / scale.deviation[1]
-        self._numbers = space.numbers
+        self._configs: Tensor
+        self._members: Tensor
+        self.register_buffer("_configs", (space.configs - scale.mean[1]) / scale.deviation[1], persistent=False)
+        members = one_hot(space.numbers, int(space.numbers.max()) + 1).to(torch.float32)
+        self.register_buffer("_members", members, persistent=False)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(int(self._numbers.max()) + 1, LEARNED))
+            self.learned = nn.Parameter(_INITIAL_DEVIATION * torch.randn(members.shape[2], LEARNED))
             of_problem, of_config, of_joint = map(len, scale.mean)
             inputs = [of_problem, of_config + LEARNED, of_joint]
             first, second = HIDDEN
@@ -83,8 +87,9 @@ class Network(nn.Module):
     def layers(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """Return activations of the first and the second layer, each problems x candidates x neurons."""
         of_problem, of_config, of_joint = self.parts
-        of_families = torch.cat((self._configs, self.learned[self._numbers]), dim=2) @ of_config.T
-        member = one_hot(examples.family, len(of_families)).to(of_families.dtype)
+        of_families = torch.cat((self._configs, self._members @ self.learned), dim=2) @ of_config.T
+        member = torch.stack([examples.family == number for number in range(len(of_families))], dim=1)
+        member = member.to(of_families.dtype)
         fixed = (member @ of_families.flatten(1)).view(examples.size, *of_families.shape[1:])
         fixed = fixed + (examples.features @ of_problem.T + self.first_bias)[:, None]
         first = torch.relu(torch.baddbmm(fixed, examples.joint, of_joint.T.expand(examples.size, -1, -1)))
@@ -162,10 +167,14 @@ _SQUARES_WEIGHT = 10.0
 
 
 class TrainingPlan(NamedTuple):
-    """The same ``seed`` gives the same network. ``epochs`` is the number of passes over the problems."""
+    """The same ``seed`` gives the same network. ``epochs`` is the number of passes over the problems.
+
+    ``device`` is ``cpu``, or ``cuda``, which trains ten times as fast.
+    """
 
     seed: int = 0
     epochs: int = 100
+    device: str = "cpu"
 
 
 class Training(NamedTuple):
@@ -199,11 +208,13 @@ def one_thread() -> Iterator[int]:
 
 
 def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
-    """Train networks, ``at_once`` at a time, and return the history of each.
+    """Train networks, ``at_once`` at a time, on a GPU one at a time, and return the history of each.
 
     Each network is trained in a single thread, which is faster, and reproducible with any number of threads.
     """
     ended = Event()
+    if any(training.plan.device != "cpu" for training in trainings):
+        at_once = 1
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             return list(pool.map(lambda training: _train(training, ended), trainings))
@@ -213,39 +224,81 @@ def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
 
 def _train(training: Training, ended: Event) -> list[Epoch]:
     network, lessons, plan, test = training
+    network.to(plan.device)
+    lessons, test = [lesson.to(plan.device) for lesson in lessons], test and test.to(plan.device)
     generator = torch.Generator().manual_seed(plan.seed)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY, fused=True)
     batches = sum(-(-lesson.size // _BATCH) for lesson in lessons)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, _LEARNING_RATE, total_steps=plan.epochs * batches, pct_start=_WARM_UP
     )
+
+    def gradients(lesson: Examples, rows: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=False)
+        loss = _loss(network, lesson.take(rows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    graphs: dict[tuple[int, int], _Graph] = {}
     history: list[Epoch] = []
     while len(history) < plan.epochs and not ended.is_set():
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=plan.device)
         shuffled = [
-            (lesson, rows)
-            for lesson in lessons
-            for rows in torch.split(torch.randperm(lesson.size, generator=generator), _BATCH)
+            (number, rows)
+            for number, lesson in enumerate(lessons)
+            for rows in torch.split(torch.randperm(lesson.size, generator=generator).to(plan.device), _BATCH)
         ]
         for place in torch.randperm(len(shuffled), generator=generator).tolist():
-            lesson, rows = shuffled[place]
-            # The mean squared error of scores, up to an offset for each problem, plus the expected regret
-            examples = lesson.take(rows)
-            scores, losses = network(examples), examples.losses
-            weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.applies
-            choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.applies, -torch.inf), dim=1)
-            errors = scores - losses
-            errors = errors - (errors * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
-            errors = torch.where((losses >= MAX_LOSS) & (errors > 0), 0.0, errors)  # a slow config is never too slow
-            squares = (errors**2 * weight).sum() / weight.sum()
-            loss = _SQUARES_WEIGHT * squares + (choice * losses).sum(1).mean()
-            optimizer.zero_grad()
-            loss.backward()
+            number, rows = shuffled[place]
+            if plan.device == "cpu":
+                total += gradients(lessons[number], rows)
+            else:
+                key = number, len(rows)
+                if key not in graphs:
+                    graphs[key] = _Graph(partial(gradients, lessons[number]), rows)
+                total += graphs[key](rows)
             optimizer.step()
             schedule.step()
-            total += float(loss.detach())
-        history.append(Epoch(total / batches, mean_regret(network, test) if test is not None else np.nan))
+        history.append(Epoch(float(total) / batches, mean_regret(network, test) if test is not None else np.nan))
+    network.to("cpu")
     return history
+
+
+def _loss(network: Network, examples: Examples) -> Tensor:
+    """Return the mean squared error of scores, up to an offset for each problem, plus the expected regret."""
+    scores, losses = network(examples), examples.losses
+    weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.known
+    choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.known, -torch.inf), dim=1)
+    errors = scores - losses
+    errors = errors - (errors * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+    errors = torch.where((losses >= MAX_LOSS) & (errors > 0), 0.0, errors)  # a slow config is never too slow
+    squares = (errors**2 * weight).sum() / weight.sum()
+    loss: Tensor = _SQUARES_WEIGHT * squares + (choice * losses).sum(1).mean()
+    return loss
+
+
+class _Graph:
+    """A function of a batch's rows, captured in a CUDA graph: its many small kernels take longer to launch than to run.
+
+    Its result is overwritten by the next call.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> None:
+        self._rows = rows.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            function(self._rows)  # what the first call allocates must not be in the graph
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._result = function(self._rows)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return the result for other rows, as many as before."""
+        self._rows.copy_(rows)
+        self._graph.replay()
+        return self._result
 
 
 MEMBERS = 6
@@ -261,7 +314,13 @@ class Teacher(NamedTuple):
     def teach(self, examples: Examples) -> Examples:
         """Return the examples with the members' mean expected losses."""
         scores = torch.stack([answers(member, examples) for member in self.members]).mean(0)
-        return examples._replace(losses=(scores - scores.amin(1, keepdim=True)).clamp(max=MAX_LOSS))
+        losses = (scores - scores.amin(1, keepdim=True)).clamp(max=MAX_LOSS)
+        return examples._replace(losses=losses, known=examples.applies)
+
+    def complete(self, examples: Examples) -> Examples:
+        """Return the examples with the expected losses of candidates whose loss is not known."""
+        taught = self.teach(examples)
+        return taught._replace(losses=torch.where(examples.known, examples.losses, taught.losses))
 
     def unseen_losses(self, examples: Examples) -> Tensor:
         """Return for each training problem the loss of the first choice of the member not trained on it."""
@@ -294,7 +353,7 @@ _DRAWN_PER_MEASURED = 1
 class Trained(NamedTuple):
     """A student and its teacher, the scaled measured problems of their training, and their histories.
 
-    The teacher's history is the history of its first member.
+    The teacher tells the losses that were not measured. Its history is the history of its first member.
     """
 
     student: Network
@@ -322,6 +381,7 @@ def train_student(
         test = None if test is None else scale.apply(test)
         report(f"training the teacher: {MEMBERS} networks")
         teacher, teaching = train_teacher(measured, test, scale, space, plan, at_once)
+        measured = teacher.complete(measured)
         drawn = draw_problems(problems, kinds_of(problems), _DRAWN_PER_MEASURED * len(problems), plan.seed)
         lessons = [measured]
         if drawn:  # empty if all sizes that may be drawn were measured

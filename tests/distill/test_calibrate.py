@@ -93,7 +93,7 @@ def trained() -> Trained:
     return train_student(
         targets,
         None,
-        Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count),
+        Space.of(*families(choose(targets), architecture(H200.arch)), H200),
         TrainingPlan(epochs=8),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.distill import Distilled, distill
+from diode_lut.distill.examples import targets_of
 from diode_lut.distill.training import TrainingPlan
 from diode_lut.errors import DatasetError, ModelError, install_command
 from diode_lut.model import Split, parse_family
@@ -183,6 +185,21 @@ def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
         writer.append(Record(problems(1)[0], (Timing(LARGE, 1.0),)))
     with pytest.raises(DatasetError, match=r"y.msgpack: A \(sm_80, 132 SMs\), but .*x.msgpack: NVIDIA H200"):
         distill([read_dataset(dataset_file), read_dataset(tmp_path / "y.msgpack")], SPLIT)
+
+
+def test_a_model_learns_from_devices_like_its_own(dataset_file: Path, tmp_path: Path) -> None:
+    """The first dataset's device is the model's. Where two have a problem, the first counts."""
+    from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+
+    shared, *_ = problems(120)
+    with DatasetWriter(tmp_path / "y.msgpack", Header(H200._replace(name="A"))) as writer:
+        writer.append(Record(shared, (Timing(ATEN, 100.0), Timing(CONFIGS[0], 50.0))))
+    own, other = read_dataset(tmp_path / "y.msgpack"), read_dataset(dataset_file)
+    found = distill([own, other], Split(0, 0.2), TrainingPlan(epochs=1))
+    assert found.model.hardware.name == "A"
+    assert found.training_problems == distill([other], Split(0, 0.2), TrainingPlan(epochs=1)).training_problems
+    (target,) = (each for each in targets_of(own, other) if each.problem == shared)
+    assert target.times == {ATEN: 0.0, CONFIGS[0]: pytest.approx(math.log(0.5))}
 
 
 def test_command(dataset_file: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ PROBLEMS = [*problems(20), *(BMM._replace(b=b, m=m) for b in (2, 40) for m in (1
 def test_scores_and_doubts_are_the_same_without_torch() -> None:
     """NumPy's scores and doubts equal torch's, for each candidate, with a batch and without."""
     both = families([*CONFIGS, *(each for each in CANDIDATES if each not in CONFIGS)], architecture("sm_90"))
-    space = Space.of(*both, H200.sm_count)
+    space = Space.of(*both, H200)
     assert BATCHED in both[1].configs
     examples = examples_of(PROBLEMS, space)
     scale = Scale.of(examples, space.configs)

@@ -23,7 +23,7 @@ def test_one_layer_swept_densely_is_enough() -> None:
     for problem in problems:
         times = {config: math.log(time(config, problem) / time(ATEN, problem)) for config in [*CONFIGS, ATEN]}
         targets.append(Target(problem, times, min(times.values())))
-    space = Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count)
+    space = Space.of(*families(choose(targets), architecture(H200.arch)), H200)
     trained = train_student(targets, None, space, TrainingPlan(epochs=1))
     assert trained.measured.size == 64
     assert len(trained.histories["student"]) == 1

@@ -8,10 +8,12 @@ import math
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.distill.examples import MAX_CANDIDATES, Target, choose, targets_of
+from diode_lut.distill.examples import MAX_CANDIDATES, MAX_LOSS, Space, Target, choose, examples_of, targets_of
+from diode_lut.hardware import architecture
+from diode_lut.model.features import families
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
-from tests.model.small import BATCHED, BMM, CUT, MM
+from tests.model.small import BATCHED, BMM, CUT, H200, MM
 
 BLOCKS = itertools.product((16, 32, 64, 128), repeat=3)
 CONFIGS = [Config("triton_mm", (*blocks, 8, stages, 4)) for blocks in BLOCKS for stages in (3, 4)]
@@ -110,3 +112,18 @@ def test_no_estimate_is_better_than_the_best_time() -> None:
     fused = Record(MM._replace(epilogue="light"), (Timing(ATEN, 200.0), Timing(slow, 120.0)))
     light = next(target for target in targets_of([alone, fused]) if target.problem != MM)
     assert light.estimated == {fast: light.best}
+
+
+def test_losses_are_known_unless_another_sweep_would_have_timed_the_config() -> None:
+    """A config that failed, or that no sweep tries on the problem, has the largest loss; others have none."""
+    problem = MM._replace(m=4096, n=4096, k=4096)
+    timed, failing, other, small = (
+        Config("triton_mm", tiles)
+        for tiles in ((128, 256, 64, 8, 3, 8), (128, 128, 64, 8, 3, 8), (128, 128, 64, 8, 4, 8), (16, 16, 64, 8, 3, 2))
+    )
+    found = Target(problem, {ATEN: 0.0, timed: -0.1}, -0.1, frozenset({failing}))
+    space = Space.of(*families([timed, failing, other, small, ATEN], architecture(H200.arch)), H200)
+    examples = examples_of([problem], space, [found])
+    assert examples.applies.tolist() == [[True] * 5]
+    assert examples.known.tolist() == [[True, True, False, True, True]]
+    assert examples.losses[0].tolist() == pytest.approx([0.0, MAX_LOSS, MAX_LOSS, MAX_LOSS, 0.1])

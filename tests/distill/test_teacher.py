@@ -18,7 +18,7 @@ from tests.model.small import H200
 @pytest.fixture(scope="module")
 def space_and_examples(tmp_path_factory: pytest.TempPathFactory) -> tuple[Space, Examples]:
     targets = targets_of(read_dataset(write(tmp_path_factory.mktemp("teacher") / "x.msgpack", 100)))
-    space = Space.of(*families(choose(targets), architecture(H200.arch)), H200.sm_count)
+    space = Space.of(*families(choose(targets), architecture(H200.arch)), H200)
     return space, examples_of([target.problem for target in targets], space, targets)
 
 
@@ -70,3 +70,15 @@ def test_unseen_losses_are_of_that_member(space_and_examples: tuple[Space, Examp
     every = torch.stack([losses_of(member, scaled) for member in teacher.members])
     assert torch.equal(losses, every[teacher.unseen, torch.arange(examples.size)])
     assert not torch.equal(losses, every[0])
+
+
+def test_a_teacher_tells_losses_that_were_not_measured(space_and_examples: tuple[Space, Examples]) -> None:
+    """A candidate left out of a sweep gets the loss that the teacher expects; measured losses stay."""
+    space, examples = space_and_examples
+    teacher = trained(space, examples)
+    scaled = teacher.members[0].scale.apply(examples)
+    unknown = scaled.applies & (torch.arange(scaled.applies.shape[1]) % 2 == 0)
+    complete = teacher.complete(scaled._replace(known=scaled.applies & ~unknown))
+    expected = torch.where(unknown, teacher.teach(scaled).losses, scaled.losses)
+    torch.testing.assert_close(complete.losses[scaled.applies], expected[scaled.applies])
+    assert torch.equal(complete.known, scaled.applies)

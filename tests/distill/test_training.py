@@ -30,7 +30,7 @@ class Meeting(Network):
 
 def test_networks_are_trained_at_the_same_time() -> None:
     """Two networks that wait for each other are trained to the end, each in one thread of torch."""
-    space = Space.of(*families([*CONFIGS, ATEN], architecture(H200.arch)), H200.sm_count)
+    space = Space.of(*families([*CONFIGS, ATEN], architecture(H200.arch)), H200)
     examples = examples_of(problems(20), space)
     scale = Scale.of(examples, space.configs)
     networks, meeting = [Meeting(scale, space, seed) for seed in (1, 2)], Barrier(2)
