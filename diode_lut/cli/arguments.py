@@ -57,7 +57,7 @@ class _Spelled(click.Choice[str]):
         return self._spell(choice)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Name Inductor's ops for a layer, the close choices, the variants of an op, and say of float64 that it has no choice."""
+        """Name Inductor's ops for a layer, the close choices and the variants of an op. For float64 there is none."""
         ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
         if ops:
             return f"unknown op {value!r}; use {ops}"
