@@ -463,7 +463,7 @@ def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], sched
 
 
 def indexing(original: Callable[..., Any], kernel: Any, index: Any, **named: Any) -> Any:
-    """Have an epilogue read a row, such as a bias, once for each column of a tile, and not for each element.
+    """Have a convolution's epilogue read a row, such as a bias, once for each column of a tile, not for each element.
 
     So the steps that depend on rows alone, such as the square root in a batch norm, are computed once as well.
     """
@@ -474,8 +474,9 @@ def indexing(original: Callable[..., Any], kernel: Any, index: Any, **named: Any
             return found
         if in_force() is None or kernel.template_mask != "mask" or kernel.template_out_shape != ("BLOCK_M", "BLOCK_N"):
             return found
-        if tuple(kernel.template_indices)[-2:] != ("idx_m", "idx_n"):
-            return found
+        origins = getattr(kernel.output_node, "origins", ())
+        if all(origin.target is not torch.ops.aten.convolution.default for origin in origins):
+            return found  # a bias alone was not measured
         inside = f"(idx_n < {kernel.size(None, -1)})"
         masks = OrderedSet(inside if str(mask) == "mask" else mask for mask in found.mask_vars)
         row: dict[str, Any] = {"expand_str": "[1, BLOCK_N]", "expand_shape": ("1", "BLOCK_N"), "mask_vars": masks}

@@ -147,7 +147,7 @@ PATCHES = (
     ),
     Patch(
         *("torch._inductor.select_algorithm", "TritonTemplateKernel.indexing", f"{_EPILOGUES}:indexing"),
-        "a template reads a row, such as a bias, for each element of a tile, and computes with it as often",
+        "a template reads a row, such as a batch norm's factors, for each element, and computes with it as often",
     ),
     Patch(
         *("torch._inductor.compile_fx", "_InProcessFxCompile.codegen_and_compile", f"{_GRAPHS}:codegen_and_compile"),
