@@ -495,8 +495,8 @@ class _Question:
         layout = copy.copy(plain.layout).as_fixed()
         as_good = own == ATEN or alone or (has_aligned_rows(layout) and not few)
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
-        # torch 2.11 sees through views only where a template is a Deferred
-        as_good = as_good and (own == ATEN or not answering or release() > (2, 11))
+        if V.graph.current_node.target is torch.ops.aten.convolution.default and own != ATEN and answering:
+            as_good = as_good and release() > (2, 11)  # which sees through views only where a template is a Deferred
         remakes = joined and not changing and own is not None and own != ATEN
         if as_good and not (may_branch or own_branches is not None or remakes):
             if own == ATEN and not alone:
