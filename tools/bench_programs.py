@@ -33,7 +33,7 @@ def main() -> None:
         "--twice", default="", metavar="PROGRAM,...", help="compile these in two processes for each way"
     )
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the programs over the first N GPUs")
-    parser.add_argument("--at-once", type=int, default=10, metavar="N", help="programs that compile at once on a GPU")
+    parser.add_argument("--at-once", type=int, default=4, metavar="N", help="programs that compile at once on a GPU")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
     parser.add_argument("--turns", type=float, default=8.0, metavar="SECONDS", help="for the turns of a program")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep a trace of each program")
