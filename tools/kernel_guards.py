@@ -139,7 +139,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             KERNELS + "test_descriptors_get_memory_in_every_call",
         ),
         "short-code": (
-            "with_short_code",
+            "_with_short_code",
             Instead("lambda choice: choice"),
             KERNELS + "test_the_loop_along_k_is_not_unrolled",
         ),

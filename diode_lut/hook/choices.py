@@ -6,6 +6,7 @@ CannotRun says why a config cannot run, or must not: it would not compile, or no
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -43,7 +44,7 @@ from diode_lut.hook.versions import (
     splits_large_batches,
     subgraphs_keep_sizes_dynamic,
 )
-from diode_lut.hook.wrapper import with_memory_in_any_thread, with_short_code
+from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
@@ -282,7 +283,35 @@ def _triton(
     if isinstance(choice, TritonTemplateCaller):
         # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    return with_memory_in_any_thread(choice) if config.kernel.tma else with_short_code(choice)
+    return with_memory_in_any_thread(choice) if config.kernel.tma else _with_short_code(choice)
+
+
+_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")
+"""The end of the loop along K in Inductor's templates, or its start if it counts down."""
+
+
+def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
+    """Return the choice with generated code whose loop along K is not unrolled.
+
+    NVIDIA's assembler unrolls a loop of up to about 40 constant steps, which takes seconds, and more registers. A grid
+    has no third dimension here, so its index is 0, which the assembler does not know.
+    """
+    if not isinstance(choice, TritonTemplateCaller):
+        return choice
+    make = choice.make_kernel_render
+
+    def make_kernel_render(*args: Any, **kwargs: Any) -> Any:
+        kernel, render = make(*args, **kwargs)
+
+        def short() -> Any:
+            rendered = render()
+            rendered._code = _LOOP.sub(r"\1K + tl.program_id(2)", rendered._code)
+            return rendered
+
+        return kernel, short
+
+    choice.make_kernel_render = make_kernel_render
+    return choice
 
 
 def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:

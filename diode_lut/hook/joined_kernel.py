@@ -28,7 +28,7 @@ def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[An
 
 
 # Variables that a branch assigns need the same type in all branches: numbers are made tensors by ``tile * 0``. Numbers
-# that are the same for all B stay constants. The loop along K ends as in ``wrapper.with_short_code``.
+# that are the same for all B stay constants. The loop along K ends as in ``choices._with_short_code``.
 _SOURCE = """
     M = {{size("A", 0)}}
     K = {{size("A", 1)}}

@@ -1,8 +1,7 @@
-"""Changes to the code that Inductor generates: branches by a dynamic size, memory for tensor descriptors, and loops."""
+"""Lines of Inductor's wrapper code around a launch: branches by a dynamic size, and memory for tensor descriptors."""
 
 from __future__ import annotations
 
-import re
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -136,34 +135,6 @@ def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
 
         kernel.call_kernel = call_kernel
         return kernel, render
-
-    choice.make_kernel_render = make_kernel_render
-    return choice
-
-
-_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")
-"""The end of the loop along K in Inductor's templates, or its start if it counts down."""
-
-
-def with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
-    """Return the choice with generated code whose loop along K is not unrolled.
-
-    NVIDIA's assembler unrolls a loop of up to about 40 constant steps, which takes seconds, and more registers. A grid
-    has no third dimension here, so its index is 0, which the assembler does not know.
-    """
-    if not isinstance(choice, TritonTemplateCaller):
-        return choice
-    make = choice.make_kernel_render
-
-    def make_kernel_render(*args: Any, **kwargs: Any) -> Any:
-        kernel, render = make(*args, **kwargs)
-
-        def short() -> Any:
-            rendered = render()
-            rendered._code = _LOOP.sub(r"\1K + tl.program_id(2)", rendered._code)
-            return rendered
-
-        return kernel, short
 
     choice.make_kernel_render = make_kernel_render
     return choice
