@@ -283,7 +283,9 @@ def _triton(
     if isinstance(choice, TritonTemplateCaller):
         # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
         choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    return with_memory_in_any_thread(choice) if config.kernel.tma else _with_short_code(choice)
+    if config.kernel.tma:
+        return with_memory_in_any_thread(choice)
+    return _with_short_code(choice) if device.triton == "cuda" else choice
 
 
 _LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")
