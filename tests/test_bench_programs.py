@@ -7,13 +7,15 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-import torch
-from modelbench.labels import DEFAULT, DIODE_LUT, OFF, Label
-from modelbench.real_programs import Given, Program, programs
-from modelbench.real_table import draw, is_wrong, markdown, told
-from modelbench.real_turns import Plan, interval, measure, verdict
-from modelbench.real_worker import sampled, start
-from modelbench.records import Record, read
+
+torch = pytest.importorskip("torch")
+
+from modelbench.labels import DEFAULT, DIODE_LUT, OFF, Label  # noqa: E402
+from modelbench.real_programs import Given, Program, programs  # noqa: E402
+from modelbench.real_table import draw, is_wrong, markdown, told  # noqa: E402
+from modelbench.real_turns import Plan, interval, measure, verdict  # noqa: E402
+from modelbench.real_worker import sampled, start  # noqa: E402
+from modelbench.records import Record, read  # noqa: E402
 
 OWN = [name for name, program in programs().items() if not program.needs]
 

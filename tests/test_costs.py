@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from diode_lut.probe import CALL, replaced_libraries
-from diode_lut.programs.costs import GPU_TIME, MOST, TRACED_TIME, Cost, costs_in, largest
-from diode_lut.programs.times import read_traces
+torch = pytest.importorskip("torch")
+
+
+from diode_lut.probe import CALL, replaced_libraries  # noqa: E402
+from diode_lut.programs.costs import GPU_TIME, MOST, TRACED_TIME, Cost, costs_in, largest  # noqa: E402
+from diode_lut.programs.times import read_traces  # noqa: E402
 
 Kernel = tuple[str, list[list[int]], str, str, float]
 """An op, the sizes of its inputs, their type, its kernel, and that kernel's microseconds."""
