@@ -116,7 +116,7 @@ def test_an_interval_has_a_verdict(speedup: list[float], said: str) -> None:
 
 
 def test_the_interval_is_that_of_pairs_of_turns() -> None:
-    """What changes both ways alike in a turn makes it no wider."""
+    """A change of both ways alike in a turn makes the interval no wider."""
     default = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
     gain, low, high = interval({DEFAULT: default, DIODE_LUT: [time / 1.1 for time in default]}, DIODE_LUT)
     assert gain == pytest.approx(1.1)

@@ -92,12 +92,7 @@ def _document(path: Path, file: Readable, is_json: bool) -> _SolvedFile:
 def _damage_reported(path: Path) -> Iterator[None]:
     try:
         yield
-    except (
-        ValueError,
-        RecursionError,
-        msgspec.MsgspecError,
-        msgpack.UnpackException,
-    ) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError, msgpack.UnpackException) as error:
         what = str(error) or type(error).__name__
         raise DatasetError(f"{path}: not a torch-diode dataset, or damaged: {what}") from error
 

@@ -3,7 +3,7 @@
 A pass over each graph, after all of Inductor's that leave it functional, finds such matmuls, asks the tables about each
 group, and puts a node in their place if a row names a kernel. Lowered, this node is that kernel. The kernel writes each
 result into a tensor of its own, as if the matmuls were apart, so that nothing else in the graph changes.
-``silu(gate) * up``, or with gelu, is computed in the kernel, and nothing else is fused into it.
+``silu(gate) * up``, or the same of gelu, is computed in the kernel, and nothing else is fused into it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 writes.
 
 It follows Inductor's template for mm. The first result is the template's, the others are inputs that it writes into.
-With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone, or of gelu, as
-x sigmoid(2 y) is 0.5 x (1 + tanh(y)). With
-``FEW_ROWS``, it keeps a sum for each element of a block of K, and adds these up in the end.
+With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone, or the same of
+gelu, whose ``0.5 x (1 + tanh(y))`` is ``x sigmoid(2 y)``. With ``FEW_ROWS``, it keeps a sum for each element of a block
+of K, and adds these up in the end.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def test_hardware_must_be_said(tmp_path: Path, write: Callable[[Any], bytes]) ->
 
 
 def test_what_the_file_calls_things_can_be_printed(tmp_path: Path) -> None:
-    """What JSON can spell and no terminal should show, such as half a surrogate pair, is escaped."""
+    """Characters that JSON can spell and no terminal should show, such as half a surrogate pair, are escaped."""
     content = document({key(m="\ud800"): [timed(1)], key(out_dtype="\ud800"): [timed(1)]}, name="\u202e")
     for name, has in (("\u202e", True), ("NVIDIA H200", False)):
         dataset = opened(tmp_path, json.dumps(content).encode(), Hardware(name, "sm_90", 132))

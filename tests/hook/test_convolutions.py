@@ -155,7 +155,7 @@ def test_row_for_the_epilogue(
 
 
 def test_inputs_are_computed_once(rows: Rows) -> None:
-    """What several convolutions and sums read is one tensor, while Inductor's option has each reader compute it."""
+    """Several convolutions and sums read one tensor, while with Inductor's option each reader computes it."""
     rows({"op": "mm", "configs": [triton(64)]})
     made = lowered(blocks, images(), WEIGHT, OTHER, as_mm=False)
     assert made.extern == []

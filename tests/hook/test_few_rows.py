@@ -61,7 +61,7 @@ def test_pointwise_work_is_fused(rows: Rows, epilogue: tuple[dict[str, Any], ...
 
 
 def test_work_before_it_is_not_fused(rows: Rows) -> None:
-    """What computes A has a kernel of its own, because each program of this kernel would compute it again."""
+    """A is computed by a kernel of its own, because each program of this kernel would compute it again."""
     rows({"configs": [CONFIG]})
     x, w = (Input(shape, dtype=torch.float32) for shape in ((1, 1024), (2048, 1024)))
     lowered = lower(lambda x, w: linear(x * 2, w), x, w)

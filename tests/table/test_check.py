@@ -179,7 +179,7 @@ def test_a_row_for_an_epilogue_that_never_follows_its_op_has_that_fault_alone(go
 
 
 def test_a_misspelt_op_or_variant_is_the_only_fault_of_its_row(good: str, save: Save) -> None:
-    """What fields a row may have depends on its op, and the allowed variants are those of its op."""
+    """The op of a row decides which fields it may have, and which variants."""
     split = {
         "op": "split-reduction",
         "variant": "inner",

@@ -51,7 +51,7 @@ TRACES_S, LAST_S, LEAST_WAVE_S = 3.0, 5.0, 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, each in ``ways``, ``at_once`` on each of ``gpus``; ``turns_s`` is for the turns of a program.
+    """Programs to run, each in ``ways``, ``at_once`` on each of ``gpus``; ``turns_s`` is for the turns of a program.
 
     Programs of ``twice`` have two processes for each way, whose difference is that of two compiles.
     """
@@ -366,7 +366,7 @@ def verdict(record: Record, way: str = DIODE_LUT) -> str:
 
 
 def line_of(record: Record) -> str:
-    """What is said of a program as soon as it is told."""
+    """Return the line to print when a program has its verdict."""
     if "failed" in record:
         return f"{record['program']}: failed: {record['failed']}"
     parts = []

@@ -126,7 +126,7 @@ def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
 TRACED = ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
 ARGUMENTS = ("External id", "correlation", "Input Dims", "Input type", "stream")
 MOST_KERNELS = 25
-"""What is kept of a trace."""
+"""The kinds of events that a kept trace has, their arguments, and how many of the longest kernels a record names."""
 
 
 def _ready(device: str, then: Callable[[], object] = lambda: None) -> None:
