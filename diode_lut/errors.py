@@ -258,12 +258,16 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 
 
 OPS_OF_LAYERS = {
+    "conv1d": "mm, which some 1x1 convolutions become",
+    "conv2d": "mm, which some 1x1 convolutions become",
     "gemm": "mm, or bmm with a batch",
     "linear": "addmm, or mm without a bias",
     "matmul": "mm, or bmm with a batch",
     "nn.linear": "addmm, or mm without a bias",
+    "scaled_dot_product_attention": "flex_attention, if the program does: PyTorch alone chooses the others' kernels",
+    "sdpa": "flex_attention, if the program does: PyTorch alone chooses the others' kernels",
 }
-"""Other words for a GEMM, and the ops Inductor makes of them."""
+"""Other words for an op, and the ops Inductor makes of them."""
 
 _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 

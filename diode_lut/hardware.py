@@ -29,6 +29,12 @@ _THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILI
 """The variables for the number of PyTorch's threads, and for its vector instructions."""
 
 
+def require_architecture(arch: str) -> None:
+    """Raise ProblemError if this is not the name of an architecture."""
+    if not _ARCHITECTURE.fullmatch(arch):
+        raise ProblemError(f"{arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
+
+
 class Hardware(NamedTuple):
     """The device a table was measured on.
 
@@ -62,8 +68,7 @@ class Hardware(NamedTuple):
     @classmethod
     def described(cls, name: str, arch: str, sm_count: int, aliases: Iterable[str] = ()) -> Hardware:
         """Return the hardware a person describes. ProblemError if ``arch`` is not a name of an architecture."""
-        if not _ARCHITECTURE.fullmatch(arch):
-            raise ProblemError(f"{arch!r} is no architecture, such as sm_90, gfx942 or cpu-avx2")
+        require_architecture(arch)
         return cls.from_json({"name": name, "arch": arch, "sm_count": sm_count, "aliases": list(aliases)})
 
     def same_device(self, other: Hardware) -> bool:

@@ -574,7 +574,7 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VA
     m, k, n = a.sizes[-2], a.sizes[-1], b.sizes[-1]
     letter_a, letter_b = a.letter, b.letter
     if letter_a is None or letter_b is None:
-        raise ProblemError("a matrix in which neither rows nor columns are without gaps")
+        raise ProblemError("the matrix has no dimension with stride 1")
     batch = b.sizes[0] if op in BATCHED else 1
     problem = Problem.checked(op, dtype, letter_a + letter_b, 16, batch, m, n, k, variant=variant)
     itemsize = ITEMSIZES[dtype]

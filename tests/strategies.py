@@ -146,7 +146,10 @@ def _texts() -> SearchStrategy[str]:
 
 def _hardware() -> SearchStrategy[Hardware]:
     names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
-    return st.builds(Hardware, names, names, st.integers(1, MAX_SIZE), st.lists(_texts(), max_size=2).map(tuple))
+    architectures = st.sampled_from(["sm_90", "gfx942", "cpu-avx512"])
+    return st.builds(
+        Hardware, names, architectures, st.integers(1, MAX_SIZE), st.lists(_texts(), max_size=2).map(tuple)
+    )
 
 
 def _tables() -> SearchStrategy[Table]:

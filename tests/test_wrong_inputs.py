@@ -71,7 +71,7 @@ CASES = [
         2,
         "m: is no size of reduction (allowed: x, r)",
     ),
-    ("set mine.json --rows numbers.json --note x", 1, "numbers.json: [0]: 1 is not an object"),
+    ("set mine.json --rows numbers.json --note x", 1, 'numbers.json: [0]: 1 is not {"configs": ...}'),
     (
         "collect --random 3 --op reduction --out t.msgpack",
         2,
@@ -126,6 +126,21 @@ CASES = [
     ("check d.msgpack", 1, "is not UTF-8 (expected a table, which is JSON; `build` makes one of"),
     ("check cut.safetensors", 1, "cut.safetensors: damaged: "),
     ("check cut.safetensors --compile --format github", 1, "::error file=cut.safetensors::damaged: "),
+    ("check single.json", 1, "entries[0].m: 64 is not [lowest, highest] (one size is [64, 64])"),
+    ("check single.json", 1, "hardware.arch: '90' is no architecture, such as sm_90, gfx942 or cpu-avx2"),
+    ("check comment.json", 1, "expected a JSON value (JSON has no comments: say it in the note of a row)"),
+    ("check page.json", 1, "expected a JSON value (of a web page, download the file itself)"),
+    ("check quotes.json", 1, "expected a string key (texts stand in double quotes)"),
+    ("check mark.json", 1, "(BOM) is not supported (save it as UTF-8 without a byte order mark)"),
+    ("set mine.json mm --config cublas --note x", 2, "(did you mean aten?)"),
+    ("set mine.json mm --config 'triton 64x64x64 g8 s3 w4' --note x", 2, "(did you mean triton_mm?)"),
+    ("explain mm 64,64,64", 2, "'64,64,64' are several sizes: write 64 64 64"),
+    ("explain sdpa 8 8 8", 2, "unknown op 'sdpa'; use flex_attention, if the program does"),
+    (
+        "import timings unit.csv -o x.msgpack --hardware h200",
+        1,
+        "time_us: '5us' is not a number such as 5.2, without a unit",
+    ),
     ("check nosuch.safetensors", 2, "nosuch.safetensors: cannot be read: No such file or directory"),
     ("check model.bin", 1, "model.bin: a model, not a table (names of models end with .safetensors)"),
     ("check nosuch.json", 2, "nosuch.json: cannot be read: No such file or directory"),
@@ -316,6 +331,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "op,variant,x,r,config,time_us,device\nreduction,inner,8,,default,5,NVIDIA H200\n"
     )
     (here / "text.json").write_text("hello")
+    (here / "single.json").write_text(f"{head.replace('sm_80', '90')}[{{{row.replace('[1, 512]', '64')}}}]}}")
+    (here / "comment.json").write_text("// mine\n{}")
+    (here / "page.json").write_text("<html></html>")
+    (here / "quotes.json").write_text("{'schema_version': 2}")
+    (here / "mark.json").write_text("{}", encoding="utf-8-sig")
+    (here / "unit.csv").write_text("op,dtype,m,n,k,layout,config,time_us\nmm,bf16,8,8,8,nn,aten,5us\n")
     key = "(('cuda', torch.float16, [8, 8], [8, 1]), ('cuda', torch.float16, [8, 8], [8, 1]))+mm"
     (here / "table.json").write_text(f'{{"{key}": [{{"template_id": "aten::mm"}}]}}')
     (here / "timings.csv").write_text("op;m;n;k;time_us\nmm;8;8;8;1,5\n")

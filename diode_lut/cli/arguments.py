@@ -92,8 +92,8 @@ class _SizeRange(click.IntRange):
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, str):
-            if re.fullmatch(r"\d+(x\d+)+", value):
-                self.fail(f"{value!r} are several sizes: write {value.replace('x', ' ')}", param, ctx)
+            if re.fullmatch(r"\d+([x,]\d+)+", value):
+                self.fail(f"{value!r} are several sizes: write {re.sub('[x,]', ' ', value)}", param, ctx)
             try:
                 value = size_of(value)
             except ProblemError as error:

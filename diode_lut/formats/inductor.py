@@ -413,7 +413,7 @@ def _records_of_log(path: Path, facts: Facts, hardware: Hardware, skipped: Skipp
         trusted, after_whole = after_whole and block.is_whole, bool(block.choices)
         with counting(skipped, max(1, len(block.choices))):
             if not trusted:  # where a block has no choices, another one has them
-                raise ProblemError("blocks that are not complete, or have lines of another")
+                raise ProblemError("blocks that are cut, or mixed with another's (let each process write its own log)")
             problem = _problem_of_block(block, facts.dtype, hardware)
             timings = []
             for choice in block.choices:

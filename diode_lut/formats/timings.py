@@ -229,7 +229,7 @@ def _timing(config: Config, cells: Cells) -> Timing:
     try:
         return Timing.of(config, float(cells[name]) * _NANOSECONDS[unit])
     except ValueError:
-        raise ProblemError(f"{name}: {cells[name]!r} is not a number") from None
+        raise ProblemError(f"{name}: {cells[name]!r} is not a number such as 5.2, without a unit") from None
 
 
 def _integer(name: str, text: str) -> int:

@@ -169,10 +169,24 @@ def parse(path: Path, data: bytes, most: int) -> Any:
             remedy = "expected a table, which is JSON; `build` makes one of a dataset"
             reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 ({remedy})"
             raise TableError(reason, path=path, **place._asdict()) from None
-        reason = f"not JSON: {error.msg}"
-        if data.split(b"\n")[error.lineno - 1].startswith(b"<<<<<<< "):
+        line = data.decode().split("\n")[error.lineno - 1]
+        reason = f"not JSON: {error.msg}{_NO_JSON.get(line[error.colno - 1 : error.colno], '')}"
+        if line.startswith("<<<<<<< "):
             reason = "git left a merge conflict here (`resolve` decides it, with --ours, --theirs or --best)"
         raise TableError(reason, path=path, line=error.lineno, column=error.colno) from None
+
+
+_NO_COMMENT = " (JSON has no comments: say it in the note of a row)"
+
+_NO_JSON = {
+    "\ufeff": " (save it as UTF-8 without a byte order mark)",
+    "<": " (of a web page, download the file itself)",
+    "'": " (texts stand in double quotes)",
+    "N": " (leave out a field whose value is not known)",
+    "#": _NO_COMMENT,
+    "/": _NO_COMMENT,
+}
+"""Remedies, by the character at which a file is no JSON any more."""
 
 
 def _require_size(path: Path, data: bytes) -> None:

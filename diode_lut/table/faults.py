@@ -143,6 +143,8 @@ def _faults(error: ValidationError, document: Any) -> Iterator[Fault]:
             spelled = [each for each in (dtype_of(found), op_of(found)) if each in allowed]
             close = spelled or get_close_matches(found, allowed, 1)
             meant = f" (did you mean {close[0]}?)" if close else ""
+        if type(found) is int and expected == "array":
+            meant = f" (one size is [{found}, {found}])"
         yield Fault(f"{shown(found)} is not {_allowed(schema)}{meant}", *path)
 
 
@@ -157,7 +159,9 @@ def _allowed(schema: Any) -> str:
         return f"an integer from {schema['minimum']} to {schema['maximum']}"
     if schema["type"] == "array":
         return "[lowest, highest]" if low == high == 2 else f"a list of {low} to {high}" if low else "a list"
-    return "a name" if "minLength" in schema else {"object": "an object", "string": "a string"}[schema["type"]]
+    if schema["type"] == "object":
+        return f'{{"{schema["required"][0]}": ...}}' if "required" in schema else "an object"
+    return "a name" if "minLength" in schema else "a string"
 
 
 class Place(NamedTuple):

@@ -10,9 +10,9 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
-from diode_lut.errors import TableError, counted
+from diode_lut.errors import ProblemError, TableError, counted
 from diode_lut.files import has_more_values
-from diode_lut.hardware import Architecture, architecture
+from diode_lut.hardware import Architecture, architecture, require_architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
 from diode_lut.table import MAX_VALUES, RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
@@ -76,6 +76,10 @@ def _of_meaning(document: dict[str, Any], good: Mapping[int, Entry], broken: lis
     hardware = document.get("hardware")
     arch = hardware.get("arch") if isinstance(hardware, dict) else None
     arch = arch if isinstance(arch, str) else None
+    try:
+        require_architecture(arch or "cpu-unknown")
+    except ProblemError as error:
+        yield Fault(str(error), "hardware", "arch")
     decoder = RowDecoder()
     for number in broken:
         row = document["entries"][number]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from diode_lut.errors import ProblemError
@@ -68,6 +69,18 @@ def templates_for(architecture: Architecture, op: str | None = None) -> list[str
     ]
 
 
+def _unknown(template: object) -> ProblemError:
+    """Return the error for the name of no template."""
+    text = str(template).casefold()
+    close = [LIBRARY.name] if text in _LIBRARIES else get_close_matches(text, TEMPLATES, 1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}{meant}")
+
+
+_LIBRARIES = ("cublas", "cublaslt", "hipblas", "hipblaslt", "library", "mkl", "onednn", "rocblas")
+"""What people call the library's kernel."""
+
+
 class Config(NamedTuple):
     """A template and the values of its tunables, in the order of ``TEMPLATES[template].parameters``.
 
@@ -91,7 +104,7 @@ class Config(NamedTuple):
         """Return the config of ``{"template": ..., "block_m": ..., ...}``. ProblemError names the field at fault."""
         template = fields.get("template")
         if not isinstance(template, str) or template not in TEMPLATES:
-            raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
+            raise _unknown(template)
         parameters = TEMPLATES[template].parameters
         unknown = fields.keys() - {"template", *TEMPLATES[template].names}
         if unknown:
@@ -111,7 +124,7 @@ class Config(NamedTuple):
         """Return the config ``str(config)`` writes as ``text``, with any blanks. ProblemError says what is expected."""
         template, *values = text.split() or [""]
         if template not in TEMPLATES:
-            raise ProblemError(f"template: {template!r} is not one of {', '.join(TEMPLATES)}")
+            raise _unknown(template)
         parameters = TEMPLATES[template].parameters
         patterns = ((rf"{each.letter}(?P<{each.name}>\d+)", each.default) for each in parameters)
         pattern = "".join(each if default is None else f"(?:{each})?" for each, default in patterns)

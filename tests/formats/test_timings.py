@@ -379,7 +379,7 @@ dtypes: torch.bfloat16, torch.bfloat16
   mm 0.5000 ms 100.0%
   triton_mm_1 inf ms 0.0% BLOCK_K=16, BLOCK_M=64, BLOCK_N=32, GROUP_M=8, num_stages=3, num_warps=4
 """
-NOT_WHOLE = "blocks that are not complete, or have lines of another"
+NOT_WHOLE = "blocks that are cut, or mixed with another's (let each process write its own log)"
 
 
 @pytest.mark.parametrize(
