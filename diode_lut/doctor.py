@@ -188,6 +188,7 @@ def devices() -> Iterator[Finding]:
             name = shown(source.path) if source.path else source.name()
             yield fine("answers", f"{tier_name}: {name}, {source.description()}")
         reasons = "; ".join(f"{tier.name}: {reason}" for tier in tiers for reason in tier.left_out)
+        reasons = reasons.replace(str(hardware), "it")
         if not sources and hardware == main:
             remedy = (
                 "build a table of your program's GEMMs: python -m diode_lut tune -- PROGRAM; or one for many models: "

@@ -125,7 +125,9 @@ class TestQuery:
         assert json.loads(call("query", path, expression).stdout) == [found]
         assert call("query", path, expression, "--format", "lines").output == '{"op":"bmm","m":[1,32]}\n'
         lines = call("query", path, expression, "--format", "table").output.splitlines()
-        assert [line.split() for line in lines] == [["op", "m"], ["bmm", "[1,32]"]]
+        assert [line.split() for line in lines] == [["op", "m"], ["bmm", "1-32"]]
+        lines = call("query", path, "entries[?m[0] == m[1]].{m: m, configs: configs}", "--format", "table").output
+        assert [line.split() for line in lines.splitlines()] == [["m", "configs"], ["64", "aten"]]
 
     @pytest.mark.parametrize(
         ("expression", "lines"),

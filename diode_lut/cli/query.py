@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import islice, pairwise
 from typing import Any
@@ -105,10 +106,24 @@ def _show(found: Any, form: str) -> None:
         columns = (Column(Text(printable(name)), overflow="fold") for name in names)
         table = Table(*columns, box=None, show_edge=False, pad_edge=False)
         for row in rows:
-            cells = (row.get(name, "") for name in names)
-            texts = (printable(each) if isinstance(each, str) else as_json(each, indent=False) for each in cells)
-            table.add_row(*map(Text, texts))
+            table.add_row(*(Text(_cell(name, row.get(name, ""))) for name in names))
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+
+
+def _cell(name: str, value: Any) -> str:
+    """Return a value as text: sizes as ``set`` takes them, and configs as ``explain`` writes them, with their gain."""
+    from diode_lut.problem import SIZE_FIELDS
+    from diode_lut.table import decode_entry
+    from diode_lut.table.faults import Fault
+
+    with suppress(Fault, TypeError, ValueError):
+        if name in SIZE_FIELDS:
+            low, high = value
+            return f"{int(low)}" if low == high else f"{int(low)}-{int(high)}"
+        if name == "configs":
+            gains = ((each.config, each.gain_permille) for each in decode_entry({"configs": value}).candidates)
+            return "; ".join(str(config) if gain is None else f"{config} ({gain / 1000:.3f})" for config, gain in gains)
+    return printable(value) if isinstance(value, str) else as_json(value, indent=False)
 
 
 _REMEDIES = {
