@@ -269,7 +269,7 @@ TEXT_OR_JSON = click.option(
     default="text",
     help="Lines for people, or a JSON document for programs.",
 )
-"""The option for the form of what a command prints."""
+"""The option for the form of a command's output."""
 
 
 def require_kind(path: Path, kind: str) -> None:

@@ -65,7 +65,7 @@ def query_command(file: Typed, expression: str, form: str, exit_status: bool) ->
 
 
 def search(expression: str, document: Any, name: str = "JMESPATH") -> Any:
-    """Return what the expression finds, and say why if it may be wrong. BadParameter if it is."""
+    """Return the result of the expression. If it is empty, print remarks. BadParameter for a wrong expression."""
     try:
         if len(expression) > MAX_LETTERS:
             raise _WrongError(f"has {len(expression)} letters (allowed: {MAX_LETTERS})")

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...]) -> tuple[str, ...]:
-    """Return ops of which problems can be drawn. BadParameter for others."""
+    """Return the ops with problems that can be drawn. BadParameter for others."""
     for op in ops:
         if op in VARIANTS:
             raise click.BadParameter(f"{op} has variants, which are not drawn: list its problems for --problems")

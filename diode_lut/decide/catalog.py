@@ -1,6 +1,6 @@
 """Find tables and models, and open them for a device.
 
-Only the heads of files are read until a table is wanted. What was opened lately is kept.
+Only the heads of files are read until a table is wanted. Files that were opened last are kept.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Chooser:
 
 
 class _Call(Thread):
-    """A call in a thread of its own, so that it can be left behind. Then it has ``configs``, or a ``fault`` as text."""
+    """A call in a thread of its own. It can be abandoned. Then it has ``configs``, or a ``fault`` as text."""
 
     def __init__(self, function: ChooserFunction, problem: Problem, hardware: Hardware) -> None:
         super().__init__(name="diode_lut chooser", daemon=True)

@@ -126,7 +126,7 @@ class Sources:
         return decision, {config: max(time, least) for config, time in times.items()} | usual | named
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
-        """Return the sizes at which rows for the problem begin or end, in ``fields``, whatever its own sizes are."""
+        """Return the sizes at which rows for the problem begin or end, in ``fields``, for any sizes of its own."""
         return {size for _, _, source in self._asked for size in source.borders(problem, fields)}
 
 

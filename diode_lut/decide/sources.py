@@ -143,7 +143,7 @@ class Source(ABC):
         return ()
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
-        """Return the sizes at which rows for the problem begin or end, in ``fields``, whatever its own sizes are."""
+        """Return the sizes at which rows for the problem begin or end, in ``fields``, for any sizes of its own."""
         del problem, fields
         return set()
 
@@ -322,7 +322,7 @@ class ModelSource(Source):
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the ranking, no configs below the threshold, or aten alone if hardly more is expected.
 
-        A generated kernel gets the ranking whatever the threshold, because Inductor would choose by one benchmark.
+        A generated kernel gets the ranking at any threshold, because Inductor would choose by one benchmark.
         """
         if problem.op in GENERATED:
             configs = () if self._kernels is None else self._kernels.ranked(problem)

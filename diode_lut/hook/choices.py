@@ -388,7 +388,7 @@ def _choice_of(*parts: Any) -> ir.ChoiceCaller:
 def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     """Return the inputs for a Triton template: addmm's bias expanded to (M, N), and all layouts fixed.
 
-    The expanded bias is a view, whatever its strides: for N = 1 it has no unit stride, and Inductor would copy it.
+    The expanded bias is a view, with any strides: for N = 1 it has no unit stride, and Inductor would copy it.
     ``inputs`` keeps its own list of nodes, because aten's choice is made of that list, with the bias as it is there.
     """
     nodes = list(inputs.nodes())

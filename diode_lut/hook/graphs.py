@@ -254,7 +254,7 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
 
 
 def _record(kernel: Any, arguments: Sequence[Any]) -> None:
-    """Write what it takes to measure a kernel, unless tables have no row for any like it."""
+    """Write a record to measure the kernel with, unless tables have no rows for such kernels."""
     from diode_lut.hook.generated import variant_of_reduction, variant_of_tiles  # with Inductor's code generation
 
     template = FORMS.get(kernel.heuristic_type.name)

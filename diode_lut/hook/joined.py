@@ -103,7 +103,7 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
 
 
 def _identity(argument: Any) -> Any:
-    """Return a value that is equal for what is computed alike: each projection may have a view of its own."""
+    """Return a value that is equal for equal computations: each projection may have a view of its own."""
     if isinstance(argument, Node):
         if argument.op == "call_function" and argument.target in _MOVABLE:
             return argument.target, _identity(argument.args), _identity(tuple(argument.kwargs.items()))
@@ -174,7 +174,7 @@ def _are_ready(products: Sequence[_Product], places: dict[Node, int]) -> bool:
 
 
 def _origin(node: Node) -> Node:
-    """Return the node of which this one is computed by movable ops alone."""
+    """Return the node from which movable ops alone compute this one."""
     while node.op == "call_function" and node.target in _MOVABLE and len(node.all_input_nodes) == 1:
         (node,) = node.all_input_nodes
     return node

@@ -478,7 +478,7 @@ def add_filter(select_algorithm: Any) -> Undo:
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
-    """Return those of Inductor's own choices that it may compare."""
+    """Return Inductor's own choices that it may compare."""
     try:
         filtered = _function("diode_lut.hook.handler:filter_choices")
     except Exception as error:

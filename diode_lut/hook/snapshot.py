@@ -321,7 +321,7 @@ def settled(
 
 
 def tried(decision: Decision, make: Callable[[Config], Made]) -> Iterator[tuple[Config, Made]]:
-    """Yield the configs of which ``make`` can make something, best first, and record the others."""
+    """Yield the configs that ``make`` can use, best first, and record the others."""
     for candidate in decision.configs:
         try:
             yield candidate, make(candidate)

@@ -74,7 +74,7 @@ def costs_in(traces: Sequence[ProcessTrace], reports: Iterable[Mapping[str, Any]
 
 
 def largest(runs: Sequence[Sequence[Cost]]) -> list[Cost]:
-    """Return the largest costs of several runs, with medians of what most of the runs have."""
+    """Return the largest costs that most of several runs have, with their medians."""
     by_name: defaultdict[str, list[Cost]] = defaultdict(list)
     for costs in runs:
         for cost in costs:
@@ -102,7 +102,7 @@ _MASK = (
 
 
 def _attention(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
-    """Find attention that is two batched matmuls and a softmax: what the first one's result is, the second one reads.
+    """Find attention that is two batched matmuls and a softmax: the second reads the first's result.
 
     Names of batched GEMMs are batch x M x N x K.
     """
@@ -132,7 +132,7 @@ _FLOAT32_KERNEL = re.compile(r"simt|sgemm|f32f32_f32f32|gemmSN|gemmk1|gemv2T")
 
 
 def _without_tf32(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
-    """Find the library's float32 matmuls without tensor cores. Batched ones are mostly those of attention."""
+    """Find the library's float32 matmuls without tensor cores. Batched matmuls are mostly attention's."""
     ns = 0.0
     for gemm, kernels in trace.gemm_kernels(kind):
         name = name_of(gemm)

@@ -1,7 +1,7 @@
 """Times of GEMMs in compiled graphs, and verdicts on them: differences that are larger than the noise.
 
 The times come from traces of torch's profiler, which ``hook/graphs.py`` takes. GEMMs are known by their sizes and type,
-whatever op or kernel computes them, so runs with other kernels can be compared. A GEMM's time is the time of its
+not by the op or kernel that computes them, so runs with other kernels can be compared. A GEMM's time is the time of its
 kernels on the GPU, or of the op on the CPU.
 
 A comparison looks at its times several times, and at several times at once. Each look may err half as often as the one

@@ -254,7 +254,7 @@ def _answered(receipt: Receipt) -> str:
 
 
 def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
-    """Yield the time that the table saves for what was missed, as it was measured alone."""
+    """Yield the time that the table saves on earlier misses, as each was measured alone."""
     records = (record for path in sorted(timings_of(table).glob("*.msgpack")) for record in read_dataset(path))
     cases = [case for case in evaluate(TableSource(read_table(table)), records).cases if case.problem in missed]
     kernels = [case for case in cases if case.problem.op in GENERATED]

@@ -78,7 +78,7 @@ def _unknown(template: object) -> ProblemError:
 
 
 _LIBRARIES = ("cublas", "cublaslt", "hipblas", "hipblaslt", "library", "mkl", "onednn", "rocblas")
-"""What people call the library's kernel."""
+"""Other names of the library's kernel."""
 
 
 class Config(NamedTuple):
@@ -230,7 +230,7 @@ def needed_pad(problem: Problem, pad: int) -> int:
 def padded(problem: Problem, multiple: int) -> Problem:
     """Return the problem after M, N and K are padded to multiples of ``multiple``.
 
-    Copies are packed and row-major, whatever the operand was. An operand not copied counts as packed. Sizes of 1 stay,
+    Copies are packed and row-major. An operand not copied counts as packed. Sizes of 1 stay,
     as Inductor leaves them.
     """
     copied = is_copied(problem, multiple)

@@ -147,7 +147,7 @@ class Backward(Flex):
             yield Complaint(f"{m2} is no multiple of block_n2, which is {n2}", "block_m2")
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield blocks of the second kind that mirror those of the first, as in Inductor's own search."""
+        """Yield blocks of the second kind that mirror the first, as in Inductor's own search."""
         for step, rows in product((16, 32, 64), (16, 32, 64, 128)):
             if rows % step == 0 and rows < 2 * max(problem.n, 16) and step < 2 * max(problem.m, 16):
                 for stages, warps in product((1, 2, 3, 4), (4, 8)):

@@ -67,7 +67,7 @@ class Generated(Template):
         return values["block_x"] * max(values.get("block_y", 1), 1) * r
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Complain about blocks that leave a thread no registers, whatever is reduced."""
+        """Complain about blocks that leave a thread no registers for any reduction."""
         yield from super().complaints(params, covered, architecture)
         smallest = Problem(self.ops[0], "", "", 16, 1, 1, 1, 1)
         yield from self.faults_on(smallest, params, architecture)

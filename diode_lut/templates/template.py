@@ -20,7 +20,7 @@ Params = tuple[int, ...]
 class Parameter(NamedTuple):
     """A tunable of a template: its name, the text ``str(config)`` writes before it, and its allowed values.
 
-    ``values`` is a range, all integers of which are allowed, or a tuple. ``title`` and ``meaning`` are for the schema.
+    ``values`` is a tuple, or a range if all its integers are allowed. ``title`` and ``meaning`` are for the schema.
     A tunable with a ``default`` is optional: a config with this value does not mention it. A default outside ``values``
     cannot be written: it stands for the kernel's own value. ``architectures`` is the beginning of the names of the
     architectures with the tunable. ``option`` says whether Triton's compiler takes it as an option. 0 leaves it to the
@@ -189,7 +189,7 @@ class Template:
         return {**defaults, **dict(zip(self.names, params, strict=False))}
 
     def runs_on(self, architecture: Architecture) -> bool:
-        """Return whether there is such a kernel for an architecture, whatever the tunables."""
+        """Return whether an architecture has such a kernel, with any tunables."""
         return architecture.gpu
 
     def constants(self, layout: str) -> str:
@@ -206,7 +206,7 @@ class Template:
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield reasons why a config cannot be launched for a problem, besides those of ``complaints``.
+        """Yield more reasons, besides ``complaints``, why a config cannot be launched for a problem.
 
         ``shared_memory`` is the device's in bytes, if it is known.
         """
@@ -217,7 +217,7 @@ class Template:
         return next(self.faults_on(problem, params, architecture), None) is None
 
     def can_pay(self, problem: Problem) -> bool:
-        """Return whether the kernel can be the fastest on a problem, whatever the tunables."""
+        """Return whether the kernel can be the fastest on a problem, with any tunables."""
         return True
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:

@@ -79,7 +79,7 @@ _OF_BYTES = ("scaled_mm", "int_mm")
 """The ops whose elements are bytes."""
 
 _BARRIERS = 128
-"""Bytes Inductor adds to those of a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
+"""Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
 
 _OTHER_GROUPS = (1, 4, 16)
 """The groups the final stage tries besides GROUP_M."""
@@ -312,7 +312,7 @@ class GroupedMm(Template):
         return architecture.triton == "cuda" and architecture.tma
 
     def tiles(self, params: Params) -> Tiles:
-        """Return the tunables as those of a GEMM. Tiles are not in groups for the cache."""
+        """Return the tunables as a GEMM's. Tiles are not in groups for the cache."""
         block_m, block_n, block_k, stages, warps = params
         return Tiles(block_m, block_n, block_k, 1, stages, warps)
 
