@@ -166,8 +166,8 @@ def explain_command(
     """Show which kernel a GEMM gets, from which row, and why.
 
     OP is an op of the table format: mm, or another op that multiplies an M x K by a K x N matrix; grouped_mm, with M
-    rows in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys of
-    K elements. The kernels that Inductor generates are pointwise and reduction, and split_reduction is the number of
+    rows in all groups together; or flex_attention, flex_attention_backward or flex_decoding, with M queries and N keys
+    of K elements. The kernels that Inductor generates are pointwise and reduction, and split_reduction is the number of
     parts of a reduction: these have --variant and some of --x, --y, --r and --loads. The output names the configs, the
     row that answers, the rows that would answer next, and the gain that the model expects. It exits with 1 if neither a
     table nor a model answers.
