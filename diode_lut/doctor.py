@@ -28,6 +28,7 @@ from diode_lut.decide.catalog import (
 from diode_lut.decide.choosers import registered
 from diode_lut.decide.sources import shown
 from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
+from diode_lut.files import require_writable
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.hook.versions import NEWEST, OLDEST, release
 from diode_lut.probe import replaced_libraries
@@ -137,7 +138,7 @@ def own_settings() -> Iterator[Finding]:
     """Check for settings this process has made itself."""
     from_environment = vars(Settings())
     for name, value in vars(config).items():
-        if value != from_environment[name]:
+        if value != from_environment[name] and name != "receipt":  # commands switch it off
             yield note("settings", f"{name}={value!r}, set in this process")
 
 
@@ -158,6 +159,11 @@ def environment() -> Iterator[Finding]:
     for name, value in vars(Settings()).items():
         if value != defaults[name]:
             yield note("settings", f"{name}={value!r}, set by DIODE_LUT_{name.upper()} (default: {defaults[name]!r})")
+    try:
+        if receipt := Settings().receipt:
+            require_writable(Path(receipt))
+    except OSError as error:
+        yield wrong("settings", f"DIODE_LUT_RECEIPT={receipt}: {error.strerror}", "name a file that can be written")
     if sys.modules.get("torch") is None:
         return
     threads = detect_hardware("cpu").sm_count  # on a CPU it decides which tables are asked

@@ -156,10 +156,12 @@ def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest
     monkeypatch.setenv("DIODE_LUT_TOP_K", "3")
     monkeypatch.setenv("DIODE_LUT_POLICY", "fast")
     monkeypatch.setenv("DIODE_LUT_TABEL", "mine.json")
+    monkeypatch.setenv("DIODE_LUT_RECEIPT", "nosuch/receipt.json")
     code, found = findings([cpu_table("mine.json", ROW)])
     assert code == 1
     assert "settings: top_k=3, set by DIODE_LUT_TOP_K (default: 1)" in found["note"]
-    misspelt, refused = found["wrong"]
+    misspelt, refused, unwritable = found["wrong"]
+    assert unwritable == f"settings: DIODE_LUT_RECEIPT={Path.cwd()}/nosuch/receipt.json: No such file or directory"
     assert misspelt == "settings: DIODE_LUT_TABEL: there is no such setting (did you mean DIODE_LUT_TABLES?)"
     assert refused == "settings: DIODE_LUT_POLICY: 'fast' is not allowed (allowed: pick, verify, off)"
 
