@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import diode_lut
 from diode_lut.hook import joined
-from diode_lut.receipts import recorder
+from diode_lut.receipts import NO_ANSWER, recorder
 from tests.fake_cuda import H200, Input, compile_triton, lower
 from tests.hook.test_hook import Rows
 
@@ -105,6 +105,16 @@ def test_problem_has_all_columns(rows: Rows) -> None:
     rows(row(variant="three", m=[16, 16], n=[768, 768], k=[256, 256], dtype="bfloat16", layout="nt", align=16))
     assert variants(projections, X, Q, K, K) == ["three"]
     assert variants(projections, X, Q, Q, K) == []
+
+
+def test_receipt_has_what_stays_apart(rows: Rows) -> None:
+    """Matmuls that could be joined are in the receipt if no row has an answer, and not if a row says default."""
+    for config, expected in ((None, [("three", 768, NO_ANSWER)]), ({"template": "default"}, [])):
+        rows(*([row(config)] if config else []))
+        with recorder.collecting() as collected:
+            lower(projections, X, Q, K, K, then=joined.join)
+        apart = [asked for device in collected.devices.values() for asked in device.apart]
+        assert [(asked.problem.variant, asked.problem.n, asked.reason) for asked in apart] == expected
 
 
 @pytest.mark.parametrize(
