@@ -22,6 +22,7 @@ from torch._inductor.lowering import empty_strided, lowerings
 from torch._inductor.select_algorithm import TritonTemplateCaller, realize_inputs
 from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from diode_lut.decide.sources import Decision
 from diode_lut.hook.choices import (
@@ -224,8 +225,9 @@ def _gated(gate: Node, up: Node) -> tuple[str, Node] | None:
     for result in _ends(up):
         inside = {gate, up}
         product = written(result)
-        shape, last = result.meta["val"].shape, value.shape[1]
-        alike = result.meta["val"].dtype == value.dtype and shape[-1] == last and shape.numel() == value.numel()
+        found = result.meta["val"]
+        same_size = found.shape[-1] == value.shape[1], found.numel() == value.numel()
+        alike = found.dtype == value.dtype and all(map(statically_known_true, same_size))
         alone = all(user in inside for node in inside if node is not result for user in node.users)
         for variant, activation in _ACTIVATIONS.items():
             if alike and alone and product in ((_MUL, activation, "up"), (_MUL, "up", activation)):

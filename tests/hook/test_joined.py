@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import diode_lut
@@ -136,6 +137,18 @@ def test_others_stay_apart(rows: Rows, program: Callable[..., Any]) -> None:
     """Matmuls without the same A, and those for which the kernel is not made, are Inductor's."""
     rows(row())
     assert variants(program, X, Input((256, 256)), Input((256, 256))) == []
+
+
+def test_looking_for_an_activation_assumes_no_size(rows: Rows) -> None:
+    """A product with a tensor whose size may change adds no guard, which a size within its bounds might break."""
+    rows(row())
+    program = make_fx(lambda x, v, w, y: (x @ v, (x @ w) * y), tracing_mode="symbolic")
+    traced = program(*(torch.ones(size) for size in ((4, 6), (6, 8), (6, 8), (3, 4, 8))))
+    gate, up = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    guards = up.meta["val"].shape[0].node.shape_env.guards
+    before = len(guards)
+    assert joined._gated(gate, up) is None
+    assert len(guards) == before
 
 
 def test_what_is_read_between_is_not_swiglu(rows: Rows) -> None:
