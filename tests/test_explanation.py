@@ -12,6 +12,7 @@ from diode_lut.api import explanation_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
 from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource, Threshold
+from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table
 from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
@@ -57,6 +58,17 @@ def test_the_only_row_has_no_runner_up() -> None:
     assert lines(user(Table(H200, [row((1024, 1024)), row((1, 8))]))) == [
         "  runner-up: none, for no other row covers it"
     ]
+
+
+def test_gains_are_over_what_the_op_gets_otherwise() -> None:
+    """Gains of joined matmuls are over the default, whichever template computes them."""
+    joined = Problem.of("joined_mm", 2, 768, 256, dtype="bfloat16", layout="nt", variant="three")
+    for config in ("triton_few_rows 2x256 s3 w4", "triton_joined_mm 16x64x64 g8 s4 w4"):
+        candidate = Candidate(Config.parse(config), 1500)
+        entry = row((1, 4), (768, 768))._replace(op="joined_mm", k=(256, 256), candidates=(candidate,))
+        table = Table(H200, [entry])
+        text = str(explanation_of(Sources(H200, (user(table),)), joined))
+        assert f"{config} (1.500 times as fast as default)" in text
 
 
 def test_a_source_beside_the_models_needs_no_confidence() -> None:

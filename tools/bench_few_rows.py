@@ -43,13 +43,28 @@ FEW: tuple[str, ...] = (
     *("1x512 s3 w2", "2x1024 s2 w4", "4x1024 s2 w4", "1x4096 s2 w8"),
 )
 DOT: tuple[str, ...] = (
-    *("16x32x128 g8 s8 w4", "16x64x128 g8 s8 w4", "16x32x256 g8 s6 w4", "16x16x128 g8 s8 w2", "16x256x128 g8 s3 w4"),
-    "16x32x128 g8 s6 w2",
+    *("16x32x256 g8 s6 w4", "16x64x128 g8 s8 w4", "16x256x128 g8 s3 w4", "16x32x128 g8 s8 w4", "16x16x128 g8 s8 w2"),
+    *("16x32x128 g8 s6 w2", "16x32x256 g8 s4 w4", "16x32x256 g8 s5 w4", "16x32x256 g8 s6 w8", "16x16x256 g8 s8 w4"),
+    *("16x64x256 g8 s4 w4", "16x64x256 g8 s5 w4", "16x128x128 g8 s5 w4"),
 )
-JOINED: tuple[str, ...] = ("16x32x128 g8 s6 w4", "16x64x128 g8 s4 w4", "16x32x128 g8 s8 w4", "16x32x256 g8 s4 w4")
-TALL_DOT = ("64x64x64 g8 s4 w4", "64x32x128 g8 s4 w4", "64x64x128 g8 s3 w4")
-TALL_JOINED = (*TALL_DOT, "64x128x64 g8 s3 w8", "64x32x64 g8 s5 w4")
-"""The last two are for more than 16 rows."""
+JOINED: tuple[str, ...] = (
+    *("16x64x128 g8 s4 w4", "16x32x128 g8 s6 w4", "16x32x128 g8 s8 w4", "16x32x256 g8 s4 w4", "16x64x256 g8 s3 w4"),
+    *("16x64x128 g8 s6 w4", "16x64x128 g8 s3 w4", "16x32x256 g8 s5 w4", "16x32x128 g8 s5 w2", "16x64x64 g8 s8 w4"),
+    *("16x128x128 g8 s3 w8", "16x32x64 g8 s8 w4", "16x16x128 g8 s4 w2", "16x16x256 g8 s6 w4", "16x128x64 g8 s6 w4"),
+)
+TALL_DOT: tuple[str, ...] = (
+    *("64x32x128 g8 s5 w4", "64x64x128 g8 s4 w4", "64x128x64 g8 s5 w4", "64x32x128 g8 s8 w4", "64x32x128 g8 s6 w4"),
+    *("64x64x128 g8 s3 w4", "64x128x64 g8 s8 w4", "64x128x128 g8 s4 w8", "64x32x256 g8 s4 w4", "64x256x64 g8 s5 w8"),
+    *("64x128x128 g8 s3 w4", "64x16x256 g8 s5 w4", "32x32x256 g8 s5 w4"),
+)
+TALL_JOINED: tuple[str, ...] = (
+    *("64x64x128 g8 s4 w4", "64x32x128 g8 s4 w4", "64x64x128 g8 s3 w4", "64x32x64 g8 s5 w4", "64x64x64 g8 s6 w4"),
+    *("64x32x128 g8 s5 w4", "64x128x64 g8 s4 w4", "64x64x64 g8 s4 w4", "64x128x64 g8 s5 w8", "32x64x128 g8 s4 w4"),
+    *("64x16x128 g8 s4 w4", "64x32x256 g8 s3 w4", "64x64x64 g8 s8 w4", "64x64x128 g8 s4 w8", "64x128x128 g8 s3 w8"),
+)
+"""The last two are for more than 16 rows. Matmuls of a group are tried with the first APART of DOT and FEW."""
+
+APART = 3
 
 MATMULS = (
     *((4096, 4096, "mm", "nt", 4), (4096, 14336, "mm", "nt", 2), (1024, 4096, "mm", "nt", 4)),
@@ -91,11 +106,22 @@ GROUPS = (
     *(((8960, 8960), 1536, "swiglu"), ((2048, 1024, 1024), 1024, "three"), ((3072, 3072), 1024, "swiglu")),
     *(((4096, 1024, 1024), 2560, "three"), ((9728, 9728), 2560, "swiglu"), ((12288, 12288), 4096, "swiglu")),
     *(((4096, 2048, 2048), 3584, "three"), ((1024, 1024, 1024), 1024, "three"), ((1024, 256, 256), 1152, "three")),
+    *(((2560, 2560, 2560), 2560, "three"), ((6912, 6912), 2560, "swiglu")),
 )
 """Columns of each B, K, and the variant."""
 
 GEGLU = tuple(((n, n), k, "geglu") for n, k in ((9216, 2304), (14336, 3584), (6912, 1152), (10240, 2560)))
-"""Those of Gemma, which are measured with more rows, too."""
+"""Those of Gemma."""
+
+MORE_ROWS = (16, 64, 8, 32)
+
+TALL = (
+    *((4096, 4096), (4096, 14336), (128256, 4096), (3072, 3072), (3072, 8192), (128256, 3072), (2048, 2048)),
+    *((2048, 8192), (3584, 3584), (3584, 18944), (2304, 2048), (2304, 9216), (2560, 2560), (2560, 6912)),
+    *((5120, 4096), (5120, 14336), (1536, 1536), (1536, 8960), (896, 896), (896, 4864), (768, 768), (768, 3072)),
+    *((3584, 4096), (3584, 14336), (8192, 1024), (8192, 3584)),
+)
+"""N and K of matmuls that are measured with more rows."""
 
 
 class Task(NamedTuple):
@@ -111,8 +137,9 @@ class Task(NamedTuple):
 def tasks() -> list[Task]:
     """Return all tasks, the most telling first."""
     single = [Task(m, (n,), k, op, layout) for m in (1, 2, 4) for n, k, op, layout, most in MATMULS if m <= most]
-    joined = [Task(m, *group) for group in GEGLU for m in (1, 4, 16, 64)]
-    joined += [Task(m, *group) for m in (1, 2, 4) for group in GROUPS]
+    single += [Task(m, (n,), k, "mm") for m in MORE_ROWS for n, k in TALL]
+    joined = [Task(m, *group) for group in GEGLU for m in (1, 4)]
+    joined += [Task(m, *group) for m in (1, 2, 4, *MORE_ROWS) for group in (*GROUPS, *GEGLU)]
     found = []
     while single or joined:
         found += [*single[:3], *joined[:1]]
@@ -145,7 +172,7 @@ def made(lowered: Lowering, task: Task) -> Made:
         op = task.kind if len(task.columns) == 1 else "mm"
         problem = Problem.of(op, task.m, n, task.k, dtype="bfloat16", layout=task.layout)
         operands = [*([tensor(n)] if op == "addmm" else []), tensor(task.m, task.k), weight(n, task.k, task.layout)]
-        count = len(FEW) if len(task.columns) == 1 else 3
+        count = None if len(task.columns) == 1 else APART
         for config in [f"triton_few_rows {each}" for each in few[:count]] + [
             f"triton_mm {each}" for each in dot[:count]
         ]:

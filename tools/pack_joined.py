@@ -1,10 +1,10 @@
 """Write the times of joined matmuls, and of few rows, as a dataset, of which ``build`` makes rows.
 
 ``python tools/pack_joined.py RESULTS... --out tables/datasets/joined/nvidia-h100.msgpack.zst --hardware
-tables/nvidia-h100.json --date YYYY-MM-DD`` reads results of ``tools/bench_joined.py`` and ``tools/bench_few_rows.py``.
-Of joined matmuls in several files, the last file's count. The config ``default`` has the time of the best kernels
-apart, for ``swiglu`` with a kernel for the activation. The best configs of each problem were timed in the last rounds.
-Times of the others are from the first rounds, scaled by the ratio of these.
+tables/nvidia-h100.json --date YYYY-MM-DD`` reads results of ``tools/bench_joined.py`` and ``tools/bench_few_rows.py``,
+and datasets of such results. Of a problem in several files, the last file's times count. The config ``default`` has the
+time of the best kernels apart, for ``swiglu`` with a kernel for the activation. The best configs of each problem were
+timed in the last rounds. Times of the others are from the first rounds, scaled by the ratio of these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+from diode_lut.dataset import DatasetWriter, Header, Record, Timing, is_dataset, read_dataset
 from diode_lut.errors import ProblemError
 from diode_lut.problem import JOINED, Problem
 from diode_lut.table import read_hardware
@@ -91,6 +91,9 @@ def main() -> None:
     )
     found: dict[Problem, Record] = {}
     for path in arguments.results:
+        if is_dataset(path.read_bytes()):
+            found |= {record.problem: record for record in read_dataset(path)}
+            continue
         for line in path.read_text(encoding="utf-8").splitlines():
             found |= {record.problem: record for record in records(json.loads(line))}
     with DatasetWriter(arguments.out, header) as writer:

@@ -149,7 +149,7 @@ def receipt() -> Schema:
     ops = [op for op in OPS if op not in GENERATED]
     values = {"op": ops, "dtype": DTYPES, "layout": LAYOUTS, "align": ALIGNS, "epilogue": classes}
     values["variant"] = NAMED_VARIANTS
-    for of_problem in ("hit", "miss", "skip", "no_choice", "unfused"):
+    for of_problem in ("hit", "miss", "skip", "no_choice", "unfused", "apart"):
         for name, allowed in values.items():
             schema["$defs"][of_problem]["properties"][name]["enum"] = list(allowed)
         schema["$defs"][of_problem]["if"]["properties"]["op"]["enum"] = [op for op in ops if op not in BATCHED]

@@ -177,8 +177,8 @@ def comparable(table: Table, datasets: Iterable[Dataset] = (), kernels: Iterable
 
     ``datasets`` are the available datasets of the table, and ``kernels`` the generated kernels that can be measured.
     Rows whose first config is ``aten`` record no gain, and are left out, as are rows with more than MAX_PROBLEMS
-    problems, rows for joined matmuls, which nothing measures, and rows for generated kernels that are not the recorded
-    ones.
+    problems, rows for joined matmuls, whose gain depends on the columns of each B, and rows for generated kernels that
+    are not the recorded ones.
     """
     measured: defaultdict[Entry, Problems] = defaultdict(tuple)
     of_gemms = {record.problem for dataset in datasets for record in dataset if record.problem.op not in GENERATED}

@@ -267,7 +267,7 @@ class TableSource(Source):
         assert answer.entry is not None
         lines = []
         for config, permille in answer.entry.candidates:
-            usual = baseline(config.kernel.ops[0])
+            usual = baseline(answer.entry.op or config.kernel.ops[0])
             gain = "" if permille is None else f" ({permille / 1000:.3f} times as fast as {usual})"
             lines.append(f"    {config}{gain}")
         return lines

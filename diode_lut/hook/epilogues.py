@@ -40,6 +40,7 @@ from torch._inductor.scheduler import (
 from torch._inductor.select_algorithm import TritonTemplateCaller
 from torch._inductor.virtualized import V
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._ordered_set import OrderedSet
 
 from diode_lut.decide.decide import Piece
@@ -74,15 +75,18 @@ def may_be_followed(node: Node | None) -> bool:
 
 
 def epilogue_ahead(node: Node) -> str | None:
-    """Return the likely class of the epilogue of this node, or None if its result is also read by other work."""
-    size = node.meta["val"].numel()
+    """Return the likely class of the epilogue of this node, or None if its result is also read by other work.
+
+    Nothing is assumed about sizes that may change.
+    """
+    size, known = node.meta["val"].numel(), statically_known_true
 
     def is_like(user: Node) -> bool:
         value, target = user.meta.get("val"), user.target
         if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
             return False
         movable = target.is_view or target in _LIKE_VIEWS or target is torch.ops.prims.convert_element_type.default
-        return value.numel() == size and (movable or torch.Tag.pointwise in target.tags)
+        return known(value.numel() == size) and (movable or torch.Tag.pointwise in target.tags)
 
     waiting, inside = [node], {node}
     while waiting:
@@ -94,7 +98,7 @@ def epilogue_ahead(node: Node) -> str | None:
             return None
     ops = [each.target for each in inside if isinstance(each.target, torch._ops.OpOverload)]
     read = {each for user in inside - {node} for each in user.all_input_nodes} - inside
-    tensors = [each for each in read if each.meta["val"].numel() >= size]
+    tensors = [each for each in read if known(each.meta["val"].numel() >= size)]
     cost = len(tensors) + sum(_COSTS.get(op.overloadpacket.__name__, 0.0) for op in ops)
     if all(op.is_view or op in _LIKE_VIEWS for op in ops if op is not node.target):
         return None

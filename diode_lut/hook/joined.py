@@ -22,6 +22,7 @@ from torch._inductor.lowering import empty_strided, lowerings
 from torch._inductor.select_algorithm import TritonTemplateCaller, realize_inputs
 from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from diode_lut.decide.sources import Decision
 from diode_lut.hook.choices import (
@@ -80,11 +81,22 @@ def join(graph: Graph) -> None:
         return
     if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper"):
         return
+    _join(graph, partial(_chosen, now), lower_joined)
+
+
+def join_all(graph: Graph, config: Config) -> None:
+    """Put a node for a kernel of ``config`` in the place of each group, to measure it.
+
+    Its lowering raises CannotRun if Inductor makes no such kernel.
+    """
+    _join(graph, lambda _: config, lower_measured)
+
+
+def _join(graph: Graph, choose: Callable[[_Group], Config | None], lower: Callable[..., Any]) -> None:
     places = {node: place for place, node in enumerate(graph.nodes)}
-    choose = partial(_chosen, now)
     chosen = [found for products in _with_the_same_a(graph) for found in _groups(products, places, choose)]
     for group, config in chosen:
-        _replace(graph, group, config)
+        _replace(graph, group, config, lower)
 
 
 def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
@@ -213,8 +225,9 @@ def _gated(gate: Node, up: Node) -> tuple[str, Node] | None:
     for result in _ends(up):
         inside = {gate, up}
         product = written(result)
-        shape, last = result.meta["val"].shape, value.shape[1]
-        alike = result.meta["val"].dtype == value.dtype and shape[-1] == last and shape.numel() == value.numel()
+        found = result.meta["val"]
+        same_size = found.shape[-1] == value.shape[1], found.numel() == value.numel()
+        alike = found.dtype == value.dtype and all(map(statically_known_true, same_size))
         alone = all(user in inside for node in inside if node is not result for user in node.users)
         for variant, activation in _ACTIVATIONS.items():
             if alike and alone and product in ((_MUL, activation, "up"), (_MUL, "up", activation)):
@@ -245,14 +258,16 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Config | None:
         require_templates(ir.FixedLayout(result.device, result.dtype, list(result.shape), list(result.stride())))
         require_fit(config, group.problem, result.device)
 
-    config, _ = next(tried(decision, check), (DEFAULT, None))
-    if config == DEFAULT:
+    config, _ = next(tried(decision, check), (None, None))
+    if config is None:
+        now.record_apart(decision)
+    if config in (None, DEFAULT):
         return None
     now.record_fusion(decision, config)
     return config
 
 
-def _replace(graph: Graph, group: _Group, config: Config) -> None:
+def _replace(graph: Graph, group: _Group, config: Config, lower: Callable[..., Any]) -> None:
     """Put a node in the place of the matmuls, or of all that becomes of ``silu(gate) * up``."""
     nodes = [product.node for product in group.products]
     first, a = min(nodes), nodes[0].args[-2]
@@ -260,7 +275,7 @@ def _replace(graph: Graph, group: _Group, config: Config) -> None:
     for read in dict.fromkeys(each for node in nodes for each in node.all_input_nodes):
         _move_before(first, read)
     with graph.inserting_before(first):
-        joined = graph.call_function(lower_joined, (a, bs, biases, group.problem.variant, str(config)))
+        joined = graph.call_function(lower, (a, bs, biases, group.problem.variant, str(config)))
         joined.meta.update({name: value for name, value in first.meta.items() if name != "tensor_meta"})
         if group.result is None:
             joined.meta["val"] = [node.meta["val"] for node in nodes]
@@ -296,7 +311,7 @@ def _move_before(place: Node, node: Node) -> None:
 def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: str) -> Any:
     """Lower a node to the kernel of a config, or if that fails to the matmuls as they were."""
     try:
-        return _lowered(a, bs, biases, variant, Config.parse(config))
+        return lower_measured(a, bs, biases, variant, config)
     except Exception as error:
         leave("joined matmuls", error)
     apart = [
@@ -316,10 +331,8 @@ def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str,
     return lowerings[_CONVERT](lowerings[aten.mul](lowered(_ACTIVATIONS[variant]), up), dtype)
 
 
-lower_joined._inductor_lowering_function = True  # type: ignore[attr-defined]  # Inductor calls it with its own nodes
-
-
-def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: Config) -> Any:
+def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: str) -> Any:
+    """Lower a node to the kernel of a config. CannotRun if Inductor makes none."""
     gated, count = variant in GATED, len(bs)
     given = [a, *bs, *(bias for bias in biases if bias is not None)]
     nodes = list(realize_inputs(*given))  # type: ignore[no-untyped-call]
@@ -330,7 +343,7 @@ def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, con
     columns = [int(b.get_size()[1]) for b in bs]
     strides = [tuple(b.get_stride()) for b in bs]
     device, dtype = a.get_device(), a.get_dtype()
-    options = options_of(config, m, columns, k) | {
+    options = options_of(Config.parse(config), m, columns, k) | {
         "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
         "SAME_STRIDES": len(set(strides)) == 1,
         "ALLOW_TF32": allows_tf32(dtype),
@@ -347,3 +360,7 @@ def _lowered(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, con
     result = choice.output_node()  # type: ignore[no-untyped-call]
     setattr(result.data.data, ALONE, True)
     return result if gated else [result, *others]
+
+
+for _lower in (lower_joined, lower_measured):
+    _lower._inductor_lowering_function = True  # type: ignore[attr-defined]  # Inductor calls it with its own nodes

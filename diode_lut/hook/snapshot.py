@@ -202,6 +202,12 @@ class InductorSnapshot:
         recorder.unfused(problem, self.hardware(device), reason)
         log.debug("%s on %s: nothing is fused: %s", problem, device, reason)
 
+    def record_apart(self, decision: Decision) -> None:
+        """Record that matmuls which could be joined stay apart, because no row has a config that can run."""
+        self._trace_decision(decision, ())
+        recorder.apart(decision)
+        log.debug("%s: stay apart", decision.problem)
+
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
         self._trace_left(problem, device, f"there is no choice: {reason}")

@@ -9,18 +9,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from diode_lut.errors import CollectError
 from diode_lut.hook.problems import TORCH_DTYPES, operand_dtypes
 from diode_lut.problem import (
     BATCHED,
     FLOAT8,
+    GATED,
     INT8,
     INTEGER,
     ITEMSIZES,
     MATMULS,
     NO_EPILOGUE,
     NO_VARIANT,
+    PRODUCTS,
     SCALED,
     Problem,
     Scaling,
@@ -400,3 +403,74 @@ class GroupedMmCheck:
         torch.full_like(self._expected, torch.nan, dtype=torch.bfloat16)  # the allocator hands out this memory next
         result, *_ = launch()
         return bool((result - self._expected).abs_().max() <= self._limit)
+
+
+def columns_of(problem: Problem) -> list[int]:
+    """Return the columns of each B of joined matmuls, of which a problem has only the sum: shared out evenly.
+
+    Where they cannot be equal, the first has more. CollectError if a gated variant has an odd number.
+    """
+    count = PRODUCTS[problem.variant]
+    each = problem.n // count
+    if problem.variant in GATED and problem.n % count:
+        raise CollectError(f"{problem}: a gate and what it multiplies have as many columns")
+    if problem.variant not in GATED and each > _VECTOR:
+        each = each // _VECTOR * _VECTOR
+    return [problem.n - (count - 1) * each, *[each] * (count - 1)]
+
+
+_VECTOR = 16
+"""Columns of most linear layers are multiples of this."""
+
+
+def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the matmuls of A with each B, or the activation of the first times the second."""
+    products = tuple(a @ b for b in bs)
+    if variant not in GATED:
+        return products
+    gate, up = products
+    activated = functional.silu(gate) if variant == "swiglu" else functional.gelu(gate, approximate="tanh")
+    return (activated * up,)
+
+
+def make_joined(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+    """Return the problem's function, and operands with products of about 1. CollectError if they do not fit in memory.
+
+    All are packed.
+    """
+    letter_a, letter_b = letters(problem.layout)
+    options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
+
+    def drawn(rows: int, columns: int, letter: str) -> torch.Tensor:
+        return torch.randn(rows, columns, **options) if letter == "n" else torch.randn(columns, rows, **options).t()
+
+    try:
+        a = drawn(problem.m, problem.k, letter_a)
+        bs = [drawn(problem.k, columns, letter_b).mul_(problem.k**-0.5) for columns in columns_of(problem)]
+    except RuntimeError as error:
+        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+    return partial(joined_mm, problem.variant), (a, *bs)
+
+
+class JoinedMmCheck:
+    """Compares each element of the results of joined matmuls with float64."""
+
+    def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
+        exact = joined_mm(problem.variant, *(each.double() for each in operands))
+        self._expected = [each.to(torch.float32) for each in exact]
+        self._dtype = TORCH_DTYPES[problem.dtype]
+        self._limit = _TOLERANCE[problem.dtype] * (_OF_GATED if problem.variant in GATED else 1.0)
+
+    def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
+        """Whether all elements of a launch's results are right. NaN never is."""
+        for each in self._expected:
+            torch.full_like(each, torch.nan, dtype=self._dtype)  # the allocator hands out this memory next
+        results = launch()
+        return all(
+            bool((result - expected).abs_().max() <= self._limit)
+            for result, expected in zip(results, self._expected, strict=True)
+        )
+
+
+_OF_GATED = 8.0
+"""How much larger the errors of a gated product are, both of whose factors are at most about 8 and have errors."""

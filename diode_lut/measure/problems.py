@@ -37,7 +37,7 @@ from diode_lut.problem import (
     needed_sizes,
 )
 from diode_lut.receipts import decode_receipt
-from diode_lut.receipts.summary import losses
+from diode_lut.receipts.summary import joinable, losses
 from diode_lut.table import Entry, table_of
 
 _log = logging.getLogger(__name__)
@@ -107,11 +107,12 @@ def read_problems(
     "variant", "X"}`` and ``R``, or ``Y`` and ``LOADS``, instead. Other keys are ignored. CollectError, with file, index
     and key, if the file is not such a list or a problem cannot exist. torch-diode's shape sets are read as well.
 
-    A receipt gives its misses, those with the largest loss first. With ``find_hardware``, it gives only the misses on
-    devices of the same architecture and SM count as the returned hardware. ReceiptError if the receipt is not valid,
-    CollectError if there was no miss. A dataset gives all its problems. A table gives the smallest and the largest
-    problem of each row without open fields, the rows with the largest gain first. DatasetError or TableError if the
-    file is not valid. ``contents`` are the bytes of a file that is not on disk.
+    A receipt gives its misses, those with the largest loss first, and matmuls that could be joined. With
+    ``find_hardware``, it gives only those on devices of the same architecture and SM count as the returned hardware.
+    ReceiptError if the receipt is not valid, CollectError if there was nothing. A dataset gives all its problems. A
+    table gives the smallest and the largest problem of each row without open fields, the rows with the largest gain
+    first. DatasetError or TableError if the file is not valid. ``contents`` are the bytes of a file that is not on
+    disk.
     """
     data = read_at_most(path, _MAX_BYTES) if contents is None else contents
     if is_dataset(data):
@@ -133,11 +134,13 @@ def read_problems(
         return found
     if isinstance(document, dict) and "schema_version" in document:
         receipt, hardware = decode_receipt(document, str(path)), find_hardware() if find_hardware else None
-        missed = [miss for miss in losses(receipt) if hardware is None or miss.hardware.same_arch(hardware)]
+        missed = [miss.problem for miss in losses(receipt) if hardware is None or miss.hardware.same_arch(hardware)]
+        for device, problems in joinable(receipt).items():
+            missed += sorted(problems) if hardware is None or device.same_arch(hardware) else []
         if not missed:
             devices = ", ".join(str(device) for device in receipt.devices) or "no device"
             raise CollectError(f"{path}: no miss on {hardware or 'any device'} (the receipt is of: {devices})")
-        return list(dict.fromkeys(miss.problem for miss in missed))
+        return list(dict.fromkeys(missed))
     if isinstance(document, dict) and not {"operations", "shapes"}.isdisjoint(document):
         return _shape_set(document, path)
     if not isinstance(document, list) or not document:

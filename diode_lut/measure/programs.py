@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from diode_lut.errors import let_pass
 from diode_lut.hook.attention import forced
 from diode_lut.hook.choices import build_choice, library_choice
+from diode_lut.hook.joined import join_all
 from diode_lut.hook.lists import build_grouped, grouped_of
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.versions import failure_reason
@@ -113,6 +114,29 @@ class Program(Runnable):
         return lambda: call(list(operands))
 
 
+class Apart(Runnable):
+    """Programs that compute the same, of which the fastest counts: a kernel for each of several matmuls."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._programs = programs
+
+    def compile(self) -> None:
+        for program in self._programs:
+            program.compile()
+
+    @property
+    def is_compiled(self) -> bool:
+        return all(program.is_compiled for program in self._programs)
+
+    def load(self) -> str | None:
+        reasons = [program.load() for program in self._programs]
+        return None if None in reasons else reasons[0]
+
+    def run(self, operands: Operands) -> list[Callable[[], Operands]]:
+        """Return launches of the programs that could be loaded."""
+        return [program.run(operands) for program in self._programs if program.load() is None]
+
+
 @cache
 def _generators() -> SubprocPool:
     """Return processes for generating code. Inductor's compile workers cannot if they have no CUDA context."""
@@ -124,12 +148,14 @@ def _loaders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOADING, thread_name_prefix="diode_lut load")
 
 
-def generate(function: Callable[..., Any], operands: Operands, device: torch.device, config: Config) -> str:
+def generate(
+    function: Callable[..., Any], operands: Operands, device: torch.device, config: Config, *, joined: bool = False
+) -> str:
     """Return Inductor's code for ``function`` of tensors like ``operands``, with this config of matmul or attention.
 
-    CannotRun if the config cannot run it.
+    If ``joined``, the config is that of a kernel for several matmuls. CannotRun if the config cannot run it.
     """
-    graph, mode, inputs = _trace(function, operands, device)
+    graph, mode, inputs = _trace(function, operands, device, config if joined else None)
     handler = _Forced(config)
     with (
         inductor_config.patch(compile_threads=1),  # generating starts no kernel's compilation
@@ -144,14 +170,19 @@ def generate(function: Callable[..., Any], operands: Operands, device: torch.dev
 
 
 def _trace(
-    function: Callable[..., Any], operands: Operands, device: torch.device
+    function: Callable[..., Any], operands: Operands, device: torch.device, joined: Config | None = None
 ) -> tuple[GraphLowering, FakeTensorMode, list[torch.Tensor]]:
-    """Return a graph to be lowered for a function of tensors like ``operands``, its fake mode and its inputs."""
+    """Return a graph to be lowered for a function of tensors like ``operands``, its fake mode and its inputs.
+
+    ``joined`` is the config with which its matmuls are joined.
+    """
     env = ShapeEnv()
     with FakeTensorMode(shape_env=env) as mode:
         inputs = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in operands]
         traced = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
     traced.graph.eliminate_dead_code()  # a kernel for attention may lack results that nothing reads
+    if joined is not None:
+        join_all(traced.graph, joined)
     return GraphLowering(traced, example_inputs=inputs, shape_env=env), mode, inputs
 
 

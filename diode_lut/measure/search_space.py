@@ -12,8 +12,10 @@ import orjson
 from diode_lut.dataset import Record
 from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.tasks import Task
-from diode_lut.problem import ITEMSIZES, ROW_BYTES, Problem
-from diode_lut.templates.config import PADDED_OPS, TEMPLATES, Config, baseline, is_copied, pad_multiple, padded
+from diode_lut.problem import ITEMSIZES, JOINED, ROW_BYTES, Problem
+from diode_lut.templates.config import ATEN, PADDED_OPS, TEMPLATES, Config, baseline, is_copied, pad_multiple, padded
+from diode_lut.templates.joined_mm import TRITON_JOINED_MM
+from diode_lut.templates.triton_gemm import TRITON_MM
 
 PATH = Path(__file__).with_name("default_search_space.json")
 """A map from architectures to lists of configs, as in tables, with a line for each config."""
@@ -39,12 +41,13 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
     ``exhaustive`` holds all configs of the templates' ``search``. ``default`` holds those with a chance in earlier
     sweeps on the same architecture, or all if none would be left or there was no sweep. All configs of newer templates
     are in it. Configs of GEMMs too large for the device are included. For attention, whose configs are compiled for
-    each problem, they are left out.
+    each problem, they are left out. Kernels for few rows of a single matmul, whose sizes are constants, come with the
+    finalists.
     """
     known = architecture(hardware.arch)
     found: list[Config] = []
     for template in TEMPLATES.values():
-        if problem.op in template.ops and template.runs_on(known):
+        if problem.op in template.ops and template.runs_on(known) and (problem.op in JOINED or not template.few_rows):
             tried = (params for params in template.search(problem, hardware) if template.suits(params, problem, known))
             configs = [Config(template.name, tuple(params)) for params in tried]
             if known.triton == "hip" and template.tiled:
@@ -104,6 +107,13 @@ def variations(problem: Problem, config: Config, hardware: Hardware) -> list[Con
     """Return configs that may be even faster than the fastest config of a sweep."""
     found = config.kernel.variations(config.params, problem, hardware)
     return [Config(config.template, tuple(params)) for params in found]
+
+
+def apart(problem: Problem, hardware: Hardware) -> list[Config]:
+    """Return the configs for each of several matmuls on their own: the library's, and those of the joined kernels."""
+    joined = candidates(problem, hardware)
+    tiled = [Config(TRITON_MM.name, each.params) for each in joined if each.template == TRITON_JOINED_MM.name]
+    return [ATEN, *tiled, *(each for each in joined if each.kernel.few_rows)]
 
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
@@ -167,7 +177,16 @@ def _alone(problem: Problem, ranking: _RankedConfigs, served: Mapping[Config, in
     serving = [config for config, factor in ranking if factor <= _SERVING_FACTOR and config not in best]
     serving.sort(key=lambda config: -served[config])
     (fastest, _), *_ = ranking
-    return [*best, *serving[:_MAX_SHARED], *variations(problem, fastest, hardware)]
+    return [*best, *serving[:_MAX_SHARED], *variations(problem, fastest, hardware), *_for_few_rows(problem, hardware)]
+
+
+def _for_few_rows(problem: Problem, hardware: Hardware) -> Iterator[Config]:
+    known = architecture(hardware.arch)
+    for template in TEMPLATES.values():
+        if template.few_rows and problem.op in template.ops and template.runs_on(known):
+            for params in template.search(problem, hardware):
+                if template.suits(params, problem, known):
+                    yield Config(template.name, params)
 
 
 def _fused(problem: Problem, ranking: _RankedConfigs) -> list[Config]:

@@ -26,7 +26,7 @@ from diode_lut.files import append, open_to_append, own_directory, own_tables_di
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.problems import problem_of
 from diode_lut.probe import RECORDING
-from diode_lut.problem import GENERATED, Problem
+from diode_lut.problem import GENERATED, JOINED, Problem
 from diode_lut.programs.run import (
     ProgramRun,
     Streams,
@@ -37,9 +37,8 @@ from diode_lut.programs.run import (
     run_program,
     run_with_receipt,
 )
-from diode_lut.receipts import Receipt, read_receipt, receipt_bytes
-from diode_lut.receipts.recorder import NO_ANSWER
-from diode_lut.receipts.summary import losses
+from diode_lut.receipts import NO_ANSWER, Receipt, read_receipt, receipt_bytes
+from diode_lut.receipts.summary import joinable, losses
 from diode_lut.table import read_hardware, read_table
 from diode_lut.templates.config import ATEN, DEFAULT, Config
 
@@ -100,12 +99,13 @@ def _forget(kept: Path) -> None:
 
 
 def _unanswered(receipt: Receipt) -> dict[Hardware, set[Problem]]:
-    """Return the generated kernels about which no table and no model had an answer, by hardware."""
-    found = {
-        hardware: {kernel.problem for kernel in device.generated if kernel.reason == NO_ANSWER}
-        for hardware, device in receipt.devices.items()
-    }
-    return {hardware: problems for hardware, problems in found.items() if problems}
+    """Return the generated kernels and joined matmuls about which no table and no model had an answer, by hardware."""
+    found = joinable(receipt)
+    for hardware, device in receipt.devices.items():
+        kernels = {kernel.problem for kernel in device.generated if kernel.reason == NO_ANSWER}
+        if kernels:
+            found.setdefault(hardware, set()).update(kernels)
+    return found
 
 
 def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -> tuple[int, bool]:
@@ -225,7 +225,8 @@ def _measure(
     budget = str(max(seconds / 60, 1e-3))
     device = "cpu" if on_cpu else "cuda"
     options: list[str | Path] = ["--out", timings, "--device", device, "--budget", budget]
-    if any(loss.hardware.same_arch(hardware) for loss in losses(receipt)):
+    missed = [*(loss.hardware for loss in losses(receipt)), *joinable(receipt)]
+    if any(each.same_arch(hardware) for each in missed):
         options += ["--problems", kept]
     if any(_kernels(kept).glob("*.json")):
         options += ["--kernels", _kernels(kept)]
@@ -258,9 +259,12 @@ def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
     records = (record for path in sorted(timings_of(table).glob("*.msgpack")) for record in read_dataset(path))
     cases = [case for case in evaluate(TableSource(read_table(table)), records).cases if case.problem in missed]
     kernels = [case for case in cases if case.problem.op in GENERATED]
-    gemms = [case for case in cases if case.problem.op not in GENERATED]
-    if gemms or not kernels:
+    joined = [case for case in cases if case.problem.op in JOINED]
+    gemms = [case for case in cases if case.problem.op not in (*GENERATED, *JOINED)]
+    if gemms or not (kernels or joined):
         yield from _saved(table, gemms, "missed GEMM", ATEN)
+    if joined:
+        yield from _saved(table, joined, "group of matmuls", DEFAULT)
     if kernels:
         yield from _saved(table, kernels, "generated kernel", DEFAULT)
 

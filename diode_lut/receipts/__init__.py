@@ -100,6 +100,13 @@ class NoChoice(NamedTuple):
     reason: str
 
 
+class Apart(NamedTuple):
+    """Matmuls that one kernel could compute, which stay apart, and the reason as text."""
+
+    problem: Problem
+    reason: str
+
+
 class GeneratedKernel(NamedTuple):
     """A kernel that Inductor generated, with one config of an answer, or left to it for a reason.
 
@@ -114,6 +121,9 @@ class GeneratedKernel(NamedTuple):
     reason: str
 
 
+NO_ANSWER = "no table and no model answers"
+"""The reason for which Inductor decides about a generated kernel, or matmuls stay apart, if there is no other."""
+
 ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
 FREEZABLE = "Inductor has only the library's kernel, because weights are not frozen"
 """Reasons of NoChoice. In the second case, freezing in the compiling thread would give Inductor a choice."""
@@ -126,9 +136,9 @@ class Device:
     ``left_out`` are the reasons why other tables and models could not answer. ``misses`` were left to Inductor. If a
     model knows a missed problem, ``expected_permille`` is its expected gain over aten, in thousandths. No table could
     change anything about ``no_choice``, so these are not among the calls. ``unfused`` has matmuls for which the hook
-    could have fused an epilogue, but did not. ``generated`` has kernels that Inductor generated, which no other number
-    counts. ``cached`` counts the calls and ``no_choice`` of an earlier compile,
-    whose graph came from a cache.
+    could have fused an epilogue, but did not. ``apart`` has matmuls that could be joined, but were asked about one by
+    one. ``generated`` has kernels that Inductor generated, which no other number counts. ``cached`` counts the calls
+    and ``no_choice`` of an earlier compile, whose graph came from a cache.
     """
 
     sources: dict[SourceRecord, None] = field(default_factory=dict)
@@ -139,6 +149,7 @@ class Device:
     skipped: Counter[Skip] = field(default_factory=Counter)
     no_choice: Counter[NoChoice] = field(default_factory=Counter)
     unfused: Counter[Unfused] = field(default_factory=Counter)
+    apart: Counter[Apart] = field(default_factory=Counter)
     generated: Counter[GeneratedKernel] = field(default_factory=Counter)
     cached: int = 0
 
@@ -230,7 +241,7 @@ def _encoded(receipt: Receipt) -> bytes:
             f'"left_out": {_lines(sorted(device.left_out))}',
         ]
         for name, counts in _counters(device):
-            if counts or name != "generated":
+            if counts or name not in ("apart", "generated"):
                 fields.append(f'"{name}": {_lines(_questions(device, counts))}')
         devices.append(",\n".join([*fields, f'"cached": {device.cached}']))
     whole = [
@@ -396,6 +407,7 @@ class _DeviceJson(_Json, kw_only=True):
     skipped: list[_SkipJson]
     no_choice: list[_LeftJson] = []
     unfused: list[_LeftJson] = []
+    apart: list[_LeftJson] = []
     generated: list[_GeneratedJson] = []
     cached: _Count = 0
 
@@ -478,6 +490,7 @@ _QUESTIONS: dict[str, Any] = {
     "skipped": Skip,
     "no_choice": NoChoice,
     "unfused": Unfused,
+    "apart": Apart,
     "generated": GeneratedKernel,
 }
 """The counters of Device, each with the type of its keys."""

@@ -22,6 +22,8 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import __version__, in_forked_children
 from diode_lut.receipts import (
+    NO_ANSWER,
+    Apart,
     Device,
     GeneratedKernel,
     Hit,
@@ -176,13 +178,16 @@ def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
             device.unfused[Unfused(problem, reason)] += 1
 
 
-NO_ANSWER = "no table and no model answers"
-"""The reason for which Inductor decides about a generated kernel, if nothing else does."""
-
-
 def why_missed(decision: Decision) -> str:
     """Return the reason why Inductor decides after a decision."""
     return f"no config of {decision.where} can run" if decision.configs else NO_ANSWER
+
+
+def apart(decision: Decision) -> None:
+    """Count matmuls that could be joined and stay apart, because no table has an answer or no config can run."""
+    with _lock:
+        for device in _receiving(decision.hardware):
+            device.apart[Apart(decision.problem, why_missed(decision))] += 1
 
 
 def generated(decision: Decision, config: Config | None) -> None:

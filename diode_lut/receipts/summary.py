@@ -19,6 +19,8 @@ from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.receipts import (
     FREEZABLE,
+    NO_ANSWER,
+    Apart,
     Device,
     GeneratedKernel,
     NoChoice,
@@ -73,6 +75,23 @@ def losses(receipt: Receipt) -> list[Loss]:
     return [loss for *_, loss in sorted(found)]
 
 
+MOST_ROWS_TO_JOIN = 1024
+"""With more rows of A, joined matmuls gained nothing on an H100."""
+
+
+def joinable(receipt: Receipt) -> dict[Hardware, set[Problem]]:
+    """Return the matmuls that a row might join, about which no table has an answer, by hardware."""
+    found = {
+        hardware: {
+            asked.problem
+            for asked in device.apart
+            if asked.reason == NO_ANSWER and asked.problem.m <= MOST_ROWS_TO_JOIN
+        }
+        for hardware, device in receipt.devices.items()
+    }
+    return {hardware: problems for hardware, problems in found.items() if problems}
+
+
 _SHOWN = 10
 """How many misses, and how many skipped configs, are shown for each device."""
 
@@ -112,6 +131,8 @@ def _answers(device: Device) -> Iterator[str]:
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _by_reason(device.unfused.items()).items():
         yield f"  nothing fused after {counted(times, 'matmul')}: {reason}"
+    for reason, times in _by_reason(device.apart.items()).items():
+        yield f"  {counted(times, 'group')} of matmuls with the same input not joined: {reason}"
 
 
 def _generated(device: Device) -> Iterator[str]:
@@ -190,6 +211,7 @@ def as_json(receipt: Receipt) -> str:
                     name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()
                 },
                 "unfused": _by_reason(device.unfused.items()),
+                "not_joined": _by_reason(device.apart.items()),
                 "skipped_configs": device.skipped.total(),
                 "no_choice": device.no_choice.total(),
                 "why_no_choice": _by_reason(device.no_choice.items()),
@@ -225,7 +247,7 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 
 
-def _by_reason(left: Iterable[tuple[GeneratedKernel | NoChoice | Unfused, int]]) -> dict[str, int]:
+def _by_reason(left: Iterable[tuple[Apart | GeneratedKernel | NoChoice | Unfused, int]]) -> dict[str, int]:
     """Count each reason, the most frequent first."""
     times = Counter[str]()
     for each, count in sorted(left):

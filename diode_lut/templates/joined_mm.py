@@ -6,12 +6,13 @@ tensor cores, which would compute 16 rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from diode_lut.hardware import Architecture
-from diode_lut.problem import GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, rounded_up
+from diode_lut.hardware import Architecture, Hardware
+from diode_lut.problem import GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, letters, rounded_up
 from diode_lut.templates.template import (
     TILES,
     Complaint,
@@ -27,12 +28,36 @@ _BARRIERS = 1024
 """Maximum bytes of shared memory besides the tiles."""
 
 
+_SEARCH: dict[float, tuple[Params, ...]] = {
+    16: (
+        *((16, 64, 128, 8, 4, 4), (16, 32, 128, 8, 4, 2), (16, 16, 128, 8, 4, 2), (16, 128, 128, 8, 3, 4)),
+        *((16, 32, 128, 8, 8, 4), (16, 64, 128, 8, 3, 2)),
+    ),
+    64: (
+        *((64, 32, 128, 8, 4, 4), (64, 64, 128, 8, 4, 4), (64, 64, 128, 8, 3, 4), (64, 64, 64, 8, 4, 4)),
+        (64, 32, 64, 8, 4, 4),
+    ),
+    256: (
+        *((128, 128, 64, 8, 5, 4), (128, 64, 64, 8, 3, 4), (64, 64, 64, 8, 5, 4), (128, 64, 64, 8, 5, 8)),
+        *((64, 128, 128, 8, 4, 4), (128, 256, 64, 8, 4, 8)),
+    ),
+    math.inf: (
+        *((128, 128, 64, 8, 3, 8), (128, 128, 64, 8, 5, 8), (128, 256, 64, 8, 4, 8), (64, 128, 64, 8, 3, 4)),
+        (128, 128, 32, 8, 5, 8),
+    ),
+}
+"""By the most rows of A: params that an H100 is within 1 % of the best with, in bfloat16, on average over layers."""
+
+
 @dataclass(frozen=True)
 class JoinedMm(Template):
     """A Triton kernel for matmuls with the same A."""
 
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.triton == "cuda"
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        yield from next(found for rows, found in _SEARCH.items() if problem.m <= rows)
 
     def tiles(self, params: Params, rows: int) -> Tiles:
         """Return the tiles for an A of this number of rows."""
@@ -86,6 +111,12 @@ TRITON_JOINED_MM = JoinedMm(
 MAX_FEW_ROWS = 4
 """Maximum rows of A: all of them are in the registers of each program."""
 
+_SEARCH_OF_FEW: tuple[Params, ...] = (
+    *((4, 512, 3, 4), (2, 1024, 3, 4), (8, 256, 4, 4), (2, 256, 4, 2), (2, 512, 4, 4), (4, 1024, 2, 4)),
+    (1, 2048, 3, 4),
+)
+"""As _SEARCH: columns and elements of a block, stages and warps."""
+
 
 @dataclass(frozen=True)
 class FewRows(JoinedMm):
@@ -95,6 +126,11 @@ class FewRows(JoinedMm):
 
     def constants(self, layout: str) -> str:
         return "mnk"
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Yield params for few rows and columns of B without gaps: it reads these."""
+        _, letter_b = letters(problem.layout)
+        yield from _SEARCH_OF_FEW if problem.m <= MAX_FEW_ROWS and letter_b == "t" else ()
 
     def _faults(self, params: Params, rows: int, *others: Any) -> Iterator[Complaint]:
         if rows > MAX_FEW_ROWS:

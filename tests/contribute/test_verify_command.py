@@ -139,7 +139,7 @@ def test_few_rows_decide_nothing(tmp_path: Path) -> None:
 
 
 def test_joined_matmuls_are_not_compared() -> None:
-    """Nothing measures them."""
+    """Their gain depends on how the columns are shared out, which a row does not say."""
     joined = decode_entry(
         {
             "op": "joined_mm",

@@ -329,6 +329,17 @@ class _Builder:
             gate, up = (each.name for each in products)
             self._add(f"{text.format(gate)} * {up}", products[0].dims)
 
+    def _convolved(self, value: Value) -> None:
+        """A 1x1 convolution of the value as images of one row, channels last, mostly with work that a GEMM may fuse."""
+        if self.smooth or not (out := self._output(value)):  # with gradients it stays a convolution
+            return
+        weight = f"{self._weight(out + value.dims[-1], value.dims[-1])}[..., None, None]"
+        bias = f", {self._weight(out, '1')}" if self.random.random() < 0.5 else ""
+        images = f"{value.name}[{':, None' if len(value.dims) == 3 else 'None, None'}].movedim(-1, 1)"
+        text = self.random.choice(["{0}", "{0}.relu()", *SMOOTH]).format(f"functional.conv2d({images}, {weight}{bias})")
+        back = "squeeze(2)" if len(value.dims) == 3 else "squeeze(2).squeeze(0)"
+        self._gemm(f"({text}).{back}.movedim(-2, -1)", value.dims[:-1] + out)
+
     def _gemm(self, text: str, dims: str) -> Value:
         self.gemms += 1
         return self._add(text, dims)
@@ -423,7 +434,7 @@ class _Builder:
 
 _GEMMS = (
     *(_Builder._linear, _Builder._matmul, _Builder._biased, _Builder._inner, _Builder._attention),
-    _Builder._siblings,
+    *(_Builder._siblings, _Builder._convolved),
 )
 _POINTWISE = (_Builder._pointwise, _Builder._pointwise, _Builder._pair, _Builder._with_operand, _Builder._gated)
 _ACROSS = (_Builder._rows, _Builder._rows, _Builder._reduced)

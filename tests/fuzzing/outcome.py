@@ -137,12 +137,13 @@ def check_timed(case: TableCase, times: int) -> None:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """The library adds up in float32, as our limits have it."""
+    """The libraries add up in float32, as our limits have it, and convolutions are not in TF32."""
     matmul = torch.backends.cuda.matmul
+    reduced = (matmul, "allow_fp16_reduced_precision_reduction"), (matmul, "allow_bf16_reduced_precision_reduction")
     with ExitStack() as stack:
-        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
-            stack.callback(setattr, matmul, name, getattr(matmul, name))
-            setattr(matmul, name, False)
+        for owner, name in (*reduced, (torch.backends.cudnn, "allow_tf32")):
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, False)
         yield
 
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import diode_lut
 from diode_lut.hook import convolutions
+from diode_lut.hook.epilogues import epilogue_ahead
 from diode_lut.receipts import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 
@@ -255,3 +257,15 @@ def test_rows_of_an_epilogue_are_read_once(rows: Rows) -> None:
     rows({"op": "mm", "configs": [triton(64)]})
     (kernel,) = lowered(norm, images(), WEIGHT, *FACTORS, as_mm=False).triton_kernels
     assert len(re.findall(r"tl\.load\(in_ptr\d \+ \(idx_n\), \(idx_n < 256\)", kernel)) == 4
+
+
+def test_estimate_of_an_epilogue_assumes_no_size() -> None:
+    """Looking ahead in a graph with sizes that may change adds no guard, which a size within its bounds might break."""
+    traced = make_fx(lambda x, w: (x.neg() @ w, x.neg() * 2), tracing_mode="symbolic")(
+        torch.ones(4, 6), torch.ones(6, 8)
+    )
+    nodes = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default)
+    guards = nodes[0].meta["val"].shape[0].node.shape_env.guards
+    before = len(guards)
+    assert [epilogue_ahead(node) for node in nodes] == [None, "light"]
+    assert len(guards) == before

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.fx import Graph
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import diode_lut
 from diode_lut.hook import joined
-from diode_lut.receipts import recorder
+from diode_lut.receipts import NO_ANSWER, recorder
 from tests.fake_cuda import H200, Input, compile_triton, lower
 from tests.hook.test_hook import Rows
 
@@ -107,6 +108,16 @@ def test_problem_has_all_columns(rows: Rows) -> None:
     assert variants(projections, X, Q, Q, K) == []
 
 
+def test_receipt_has_what_stays_apart(rows: Rows) -> None:
+    """Matmuls that could be joined are in the receipt if no row has an answer, and not if a row says default."""
+    for config, expected in ((None, [("three", 768, NO_ANSWER)]), ({"template": "default"}, [])):
+        rows(*([row(config)] if config else []))
+        with recorder.collecting() as collected:
+            lower(projections, X, Q, K, K, then=joined.join)
+        apart = [asked for device in collected.devices.values() for asked in device.apart]
+        assert [(asked.problem.variant, asked.problem.n, asked.reason) for asked in apart] == expected
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -126,6 +137,18 @@ def test_others_stay_apart(rows: Rows, program: Callable[..., Any]) -> None:
     """Matmuls without the same A, and those for which the kernel is not made, are Inductor's."""
     rows(row())
     assert variants(program, X, Input((256, 256)), Input((256, 256))) == []
+
+
+def test_looking_for_an_activation_assumes_no_size(rows: Rows) -> None:
+    """A product with a tensor whose size may change adds no guard, which a size within its bounds might break."""
+    rows(row())
+    program = make_fx(lambda x, v, w, y: (x @ v, (x @ w) * y), tracing_mode="symbolic")
+    traced = program(*(torch.ones(size) for size in ((4, 6), (6, 8), (6, 8), (3, 4, 8))))
+    gate, up = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    guards = up.meta["val"].shape[0].node.shape_env.guards
+    before = len(guards)
+    assert joined._gated(gate, up) is None
+    assert len(guards) == before
 
 
 def test_what_is_read_between_is_not_swiglu(rows: Rows) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._inductor.kernel.conv
 from torch._inductor import config
 from torch._inductor.runtime.benchmarking import Benchmarker, InductorBenchmarker, TritonBenchmarker
 from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
@@ -46,6 +47,22 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtyp
     return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
 
+def _convolution(image: torch.Tensor, weight: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+    """The host's, whose memory format is the host's choice."""
+    result = torch.convolution(image, weight, *arguments, **options)
+    return result.contiguous(memory_format=_format_of_convolution(image, weight))
+
+
+def _format_of_convolution(image: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.memory_format:
+    """Channels last if an operand is, as cuDNN has it."""
+    last = any(
+        each.is_contiguous(memory_format=torch.channels_last) and not each.is_contiguous()
+        for each in (image, weight)
+        if each.dim() == 4
+    )
+    return torch.channels_last if last else torch.contiguous_format
+
+
 _CUDA: dict[str, Callable[..., Any]] = {
     # Generated code allocates with the first and asks for a stream with the second; a CPU build has neither.
     "torch._C._dynamo.guards._empty_strided_cuda": _empty_strided,
@@ -59,6 +76,9 @@ _CUDA: dict[str, Callable[..., Any]] = {
     "torch.cuda.set_rng_state": lambda *_: None,
     # Whatever uses CUDA for the first time initializes it, which a CPU build refuses.
     "torch.cuda._lazy_init": lambda: None,
+    # It asks of each convolution which library computes it.
+    "torch._C._conv_determine_backend_memory_format": _format_of_convolution,
+    "torch._inductor.select_algorithm.extern_kernels.convolution": _convolution,
     # All work is done when a call returns.
     "torch.cuda.synchronize": lambda *_: None,
     # Kernels that share the work among all SMs have so many parts to interpret.

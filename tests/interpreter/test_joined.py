@@ -12,6 +12,7 @@ import pytest
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.join import CASES
+from tests.programs.measure_joined import PROBLEMS
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,17 @@ def test_row_is_in_the_keys_of_caches(found: dict[str, Any]) -> None:
 def test_nothing_is_written_beside(found: dict[str, Any]) -> None:
     """No kernel writes outside of its tensors."""
     assert found["overruns"] == 0
+
+
+@pytest.fixture(scope="module")
+def measured(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run tests/programs/measure_joined.py in a process of its own, and return its findings."""
+    return found_by(with_device, "measure_joined.py", tmp_path_factory.mktemp("measured"))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_is_measured_computes_it(measured: dict[str, Any], problem: str) -> None:
+    """Each kernel that ``collect`` times computes the matmuls, joined and apart."""
+    found = measured[problem]
+    assert ["default", *found["kernels"]] == found["tried"]
+    assert found["apart"] == len(found["tried"])

@@ -81,6 +81,20 @@ def _tiled(block: int, warps: int) -> Config:
     return Config("triton_mm", (block, 64, 64, 8, 3, warps))
 
 
+def test_kernels_for_few_rows_are_added() -> None:
+    """They compete where A has few rows, columns of B have no gaps and nothing follows; a sweep does not have them."""
+
+    def templates(m: int, layout: str, epilogue: str = "none") -> set[str]:
+        each = Problem.of("mm", m, 64, 64, dtype="bfloat16", layout=layout, epilogue=epilogue)
+        times = (Timing(ATEN, 200), Timing(config(2), 100))
+        (task,) = finalists([Record(each.alone, times, "sweep")], [each], H200)
+        return {each.template for each in task.configs}
+
+    assert templates(4, "nt") == {"aten", "triton_mm", "triton_few_rows"}
+    for others in ((5, "nt"), (4, "nn"), (4, "nt", "light")):
+        assert templates(*others) == {"aten", "triton_mm"}
+
+
 def test_kernels_that_an_epilogue_may_prefer() -> None:
     """Behind a GEMM with an epilogue, more kernels come near the best, however much faster aten is alone."""
     times = {"aten": 50, "s32": 100, "s64": 112, "s128": 125, "w128": 150, "s16": 170}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from diode_lut.dataset import read_dataset
 from diode_lut.hardware import Hardware
 from diode_lut.measure.search_space import (
+    apart,
     candidates,
     in_default_search_space,
     padded_candidates,
@@ -91,6 +92,10 @@ def test_an_instruction_has_64_rows_from_hopper_on() -> None:
         assert {each.tiles.block_m for each in found if each.kernel.tiled} == rows
 
 
+def joined(variant: str, m: int, layout: str = "nt") -> Problem:
+    return Problem.of("joined_mm", m, 1536, 512, dtype="bfloat16", layout=layout, variant=variant)
+
+
 @pytest.mark.parametrize(
     ("each", "templates"),
     [
@@ -100,6 +105,9 @@ def test_an_instruction_has_64_rows_from_hopper_on() -> None:
         (problem("mm", 32, 32, 8192), {"aten", "triton_mm", "decompose_k"}),
         (problem("addmm", 32, 32, 8192), {"aten", "triton_mm"}),
         (problem("bmm", 512, 512, 512), {"aten", "triton_bmm"}),
+        (joined("three", 4), {"default", "triton_joined_mm", "triton_few_rows"}),
+        (joined("swiglu", 64), {"default", "triton_joined_mm"}),
+        (joined("two", 4, "nn"), {"default", "triton_joined_mm"}),
     ],
 )
 def test_templates_that_can_compute_it(each: Problem, templates: set[str]) -> None:
@@ -240,3 +248,11 @@ def test_options_of_the_compiler_for_amd() -> None:
     config = Config("triton_mm", (128, 128, 64, GROUP_M, 2, 8))
     found = variations(problem("mm", 512, 512, 512), config, Hardware("AMD Instinct MI300X", "gfx942", 304))
     assert [str(each).removeprefix(str(config)) for each in found] == [" waves2", " mfma32", " kpack1"]
+
+
+def test_each_joined_kernel_has_a_rival_apart() -> None:
+    """Matmuls apart are tried with the library, and with the same tiles as joined ones."""
+    each = joined("three", 2)
+    apart_of = {"triton_joined_mm": "triton_mm"}
+    rivals = [Config(apart_of.get(known.template, known.template), known.params) for known in candidates(each, H200)]
+    assert apart(each, H200) == [ATEN, *rivals[1:]]

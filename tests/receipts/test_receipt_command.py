@@ -14,7 +14,9 @@ from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
 from diode_lut.receipts import (
+    NO_ANSWER,
     ONLY_THE_LIBRARY,
+    Apart,
     Device,
     GeneratedKernel,
     Hit,
@@ -125,6 +127,19 @@ def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
     assert device["unfused"] == {"it reduces": 3, "none follows": 2}
     assert (device["no_choice"], device["why_no_choice"]) == (5, {ONLY_THE_LIBRARY: 3, "no bound": 2})
+
+
+def test_what_is_not_joined_is_summed_up(tmp_path: Path) -> None:
+    """The report says how many groups of matmuls were not joined, and why; those of few rows can be measured."""
+    few, many = (Problem.of("joined_mm", m, 768, 256, dtype="bfloat16", layout="nt", variant="two") for m in (16, 4096))
+    left = Counter({Apart(few, NO_ANSWER): 2, Apart(many, NO_ANSWER): 1})
+    path = tmp_path / "receipt.json"
+    path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(apart=left)})))
+    lines = call("receipt", path).output.splitlines()
+    assert f"  3 groups of matmuls with the same input not joined: {NO_ANSWER}" in lines
+    (device,) = json.loads(call("receipt", path, "--format", "json").output)["devices"]
+    assert device["not_joined"] == {NO_ANSWER: 3}
+    assert read_problems(path) == [few]
 
 
 def test_generated_kernels_are_summed_up(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""Makes the kernels with which ``collect`` measures joined matmuls, on the interpreter's device.
+
+``python measure_joined.py DIRECTORY``: tests/interpreter/test_joined.py reads what it prints, by problem: the configs
+of the kernels that compute it, and how many programs apart do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from tests.interpreter.device import interpreter_cuda
+
+PROBLEMS = {
+    "three": {"m": 2, "n": 120, "k": 96, "variant": "three", "layout": "nt"},
+    "swiglu": {"m": 2, "n": 96, "k": 64, "variant": "swiglu", "layout": "nt"},
+    "geglu": {"m": 20, "n": 96, "k": 64, "variant": "geglu", "layout": "nn"},
+    "two": {"m": 70, "n": 96, "k": 64, "variant": "two", "layout": "nt", "dtype": "float16"},
+}
+
+
+def measured(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Return which kernels compute a problem."""
+    import torch
+
+    from diode_lut.hardware import detect_hardware
+    from diode_lut.measure.gemm import JoinedMmCheck, make_joined
+    from diode_lut.measure.programs import Apart, Program
+    from diode_lut.measure.search_space import candidates
+    from diode_lut.measure.stages import _prepare_compiled
+    from diode_lut.measure.tasks import Task
+    from diode_lut.problem import Problem
+
+    problem = Problem.of("joined_mm", **{"dtype": "bfloat16", **sizes})
+    task = Task(problem, tuple(candidates(problem, detect_hardware("cuda"))))
+    kernels = _prepare_compiled(task, torch.device("cuda", 0)).kernels
+    _, operands = make_joined(problem, "cuda")
+    check = JoinedMmCheck(problem, operands)
+    right, apart = [], 0
+    for config, kernel in kernels.items():
+        assert kernel.load() is None
+        if isinstance(kernel, Apart):
+            apart = sum(map(check.passes, kernel.run(operands)))
+        elif isinstance(kernel, Program) and check.passes(kernel.run(operands)):
+            right.append(str(config))
+    return {"kernels": right, "apart": apart, "tried": [str(config) for config in task.configs]}
+
+
+def main() -> dict[str, Any]:
+    """Return what computes each problem."""
+    return {name: measured(sizes) for name, sizes in PROBLEMS.items()}
+
+
+if __name__ == "__main__":
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    with interpreter_cuda():
+        answer = main()
+    print(json.dumps(answer))
