@@ -26,10 +26,12 @@ from typing import Any
 
 import orjson
 import torch
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 
 from diode_lut import probe
 from diode_lut.errors import let_pass
 from diode_lut.files import write_atomically
+from diode_lut.hook.choices import in_force
 from diode_lut.hook.snapshot import trace_graph
 from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, lacks_answers_for_another, off_because
 from diode_lut.hook.versions import FORMS, KWARGS
@@ -51,16 +53,41 @@ _UNANSWERED = "_diode_lut_unanswered"
 """The attribute of a graph whose kernels are not those its key stands for."""
 
 
-def codegen_and_compile(compile_graph: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any, *arguments: Any, **named: Any) -> Any:
     """Compile a graph, and keep with it the decisions about it."""
+    try:
+        prepare_workers(gm)
+    except Exception as error:
+        let_pass(error)
     with recorder.collecting() as collected:
-        graph = compile_graph(*arguments, **named)
+        graph = compile_graph(scheme, gm, *arguments, **named)
     try:
         _keep(graph, collected)
         write_after_graph(recorder.own_receipt)
     except Exception as error:
         _warn(error)
     return graph
+
+
+_BEFORE_A_KERNEL = """
+from torch._inductor.runtime.triton_compat import triton_key
+triton_key()
+import triton.compiler.code_generator
+"""
+"""What Triton does before its first kernel in a process: it hashes itself, which takes 0.4 s, and loads modules."""
+
+
+def prepare_workers(gm: Any) -> None:
+    """Have compile workers do ``_BEFORE_A_KERNEL`` while this process lowers a graph for a GPU.
+
+    Otherwise each would begin with it when it gets its first kernel. A worker that has done it returns at once. A graph
+    has fewer kernels than a quarter of its nodes.
+    """
+    on_gpu = any(getattr(node.meta.get("val"), "is_cuda", False) for node in gm.graph.nodes)
+    if on_gpu and get_compile_threads() > 1 and in_force() is not None:
+        AsyncCompile.use_process_pool()  # type: ignore[no-untyped-call]
+        for _ in range(min(len(gm.graph.nodes) // 4, get_compile_threads())):
+            AsyncCompile.process_pool().submit(exec, _BEFORE_A_KERNEL)
 
 
 def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
