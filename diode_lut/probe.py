@@ -37,6 +37,9 @@ The graph's number follows.
 CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
 """How names of GEMMs by Inductor's templates begin in a trace. M, N and K follow, or ``?`` for a dynamic size."""
 
+GENERATED_KERNEL = "generated kernel "
+"""How names of kernels that Inductor generated begin in a trace. The problem follows, and what the kernel fuses."""
+
 _MAX_STEPS = 1_000_000
 """Maximum number of timed steps."""
 

@@ -16,7 +16,7 @@ from diode_lut.cli.programs import _apply
 from diode_lut.decide.catalog import forget_tables, sources_for
 from diode_lut.errors import as_json as printable_json
 from diode_lut.hardware import Hardware
-from diode_lut.probe import CALL, FIRST_CALL
+from diode_lut.probe import CALL, FIRST_CALL, GENERATED_KERNEL
 from diode_lut.problem import Problem
 from diode_lut.programs.compare import (
     WITH,
@@ -39,17 +39,19 @@ from diode_lut.programs.run import without_leaks
 from diode_lut.programs.times import (
     GemmChange,
     GemmTime,
+    GraphTimes,
     Speedup,
     change_of,
     error_of,
     graph_times,
     is_all_told,
     judge,
+    judged,
     read_traces,
     student,
     unpadded,
 )
-from diode_lut.receipts import Device, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
+from diode_lut.receipts import Device, GeneratedKernel, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
 from diode_lut.settings import config
 from diode_lut.table import read_table
 from tests.commands import run
@@ -196,6 +198,9 @@ def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, 
     }
 
 
+RELU = "pointwise flat x 256 loads 1: relu"
+
+
 def gpu_trace(directory: Path) -> Path:
     """What a GPU leaves of two calls of a graph: aten with a kernel of its own for relu, and a Triton template."""
     halves = {"Input_type": ["c10::Half"] * 3}
@@ -209,6 +214,7 @@ def gpu_trace(directory: Path) -> Path:
                 Input_Dims=[[32], [8, 64], [64, 32]], **halves,
             ),
             event("cpu_op", "aten::mm", start + 2, 10.0, External_id=10 * number + 3, Input_Dims=[[1, 1], [1, 1]]),
+            event("cpu_op", f"{GENERATED_KERNEL}{RELU}", start + 29, 7.0, External_id=10 * number + 7),
             event("cpu_op", "triton_poi_fused_relu_1", start + 30, 5.0, External_id=10 * number + 4),
             event(
                 "cpu_op", "Triton GEMM 16 32 64", start + 40, 5.0, External_id=10 * number + 6,
@@ -228,7 +234,10 @@ def gpu_trace(directory: Path) -> Path:
 
 
 def test_kernels_on_a_gpu_are_those_of_their_gemm(tmp_path: Path) -> None:
-    """A GEMM's time is that of all kernels that its op launched; eager ops and first calls do not count."""
+    """A GEMM's time is that of all kernels that its op launched; eager ops and first calls do not count.
+
+    Generated kernels are apart, by their problem and what they fuse.
+    """
     found = graph_times(read_traces([gpu_trace(tmp_path)]))
     assert found is not None
     assert found.on_gpu
@@ -237,6 +246,7 @@ def test_kernels_on_a_gpu_are_those_of_their_gemm(tmp_path: Path) -> None:
         "8x32x64 float16": GemmTime(2, 5500.0, "cutlass_gemm"),
         "4x16x32x64 float16": GemmTime(2, 7000.0, "triton_tem_fused_bmm_0"),
     }
+    assert found.generated == {RELU: GemmTime(2, 2000.0, "triton_poi_fused_relu_1")}
     assert (found.call_ns, found.gemms_ns) == (14500.0, 12500.0)
 
 
@@ -305,6 +315,10 @@ def comparison() -> Comparison:
         True,
         gemms,
         costs=[Cost("attention </li>", 5000.0, 0.4, "GPU time", "leave out the mask")],
+        generated=[
+            GemmChange("reduction inner x 64 r 384: mean", slow, fast, is_clear=True),
+            GemmChange("reduction inner x 64 r 384: sum", slow, slow),
+        ],
     )
 
 
@@ -493,6 +507,51 @@ def test_shipped_rows_that_lose_are_overruled_by_a_table_of_one_s_own(
     assert sources_for(hardware, config.copy(), ()).tiers[0].sources[0].path == table
 
 
+def test_generated_kernels_that_lose_are_left_to_inductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has a row for the problem, unless other kernels with the problem gain more."""
+    forget_tables()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    problem = Problem.generated("reduction", "inner", x=64, r=384)
+    device = Device(sources={SourceRecord("device", "/shipped/nvidia-h100.json", "d", 1): None})
+    device.generated[GeneratedKernel(problem, "device", "d", "a row", "looped_reduction x8 r64 w2", "")] = 2
+    device.generated[GeneratedKernel(problem._replace(x=65), "", "", "", "", "no table and no model answers")] = 1
+    hardware = Hardware("NVIDIA H100", "sm_90", 132)
+    slow, fast = times(3000.0, 3100.0, kernel="triton_red_fused_0"), times(1000.0, 1100.0, kernel="triton_red_fused_0")
+    slower = [GemmChange(f"{each}: mean", fast, slow, True) for each in (problem, problem._replace(x=65))]
+    found = comparison()._replace(receipt=Receipt(devices={hardware: device}), gemms=[], generated=slower)
+    (loser,) = losers(found)
+    assert str(loser).startswith(
+        f"{problem} is slower as nvidia-h100.json answers; for default instead: diode-lut set "
+    )
+    _apply([loser])
+    (table,) = (tmp_path / "diode_lut" / "tables").glob("*.json")
+    (entry,) = read_table(table).entries
+    assert (entry.covers(problem), entry.x, entry.r, str(entry.best.config)) == (True, (64, 64), (384, 384), "default")
+    faster = GemmChange(f"{problem}: sum", times(9000.0, 9100.0), times(1000.0, 1100.0), True)
+    assert list(losers(found._replace(generated=[*slower, faster]))) == []
+
+
+def test_generated_kernels_of_one_kind_of_runs_are_left_out() -> None:
+    """They are fused otherwise in the others. Both families share the chance of an error."""
+
+    def runs(start: float, *names: str) -> list[GraphTimes]:
+        return [
+            GraphTimes(
+                {"8x8x8 float16": GemmTime(1, start + number, f"kernel {start}")},
+                {name: GemmTime(1, start + number, "triton_red_fused_0") for name in names},
+                1,
+                1.0,
+                1.0,
+                True,
+            )
+            for number in range(6)
+        ]
+
+    gemms, generated = judged(runs(100.0, "a: mean", "b: relu"), runs(10.0, "a: mean", "c: add"), 0.01)
+    assert [(change.name, change.is_clear) for change in gemms] == [("8x8x8 float16", True)]
+    assert [(change.name, change.is_clear) for change in generated] == [("a: mean", True)]
+
+
 HOSTILE = (
     *("</script><script>alert(1)</script>", "</code>", "<!--", "-->", "<img src=x onerror=alert(1)>", "</style>"),
     *("&lt;", "&#60;", '"', "'", "$title", "${method}", "$$", "{0}", "%s", "\\", "\0", "\x1b[2J", "\r\n", "\u2028"),
@@ -549,7 +608,8 @@ def named(text: str) -> Comparison:
     ]
     changes = {"wall": change_of([2.0, 2.0], [1.0, 1.0])}
     costs = [Cost(text, 1.0, 0.1, text, text)]
-    return Comparison([text, text], {f"DIODE_LUT_{text}": text}, receipt, changes, True, gemms, costs=costs)
+    settings, generated = {f"DIODE_LUT_{text}": text}, [GemmChange(text, slow, fast, True)]
+    return Comparison([text, text], settings, receipt, changes, True, gemms, costs=costs, generated=generated)
 
 
 def test_the_page_says_it_all() -> None:
@@ -570,6 +630,9 @@ def test_the_page_says_it_all() -> None:
         "1 more GEMM w",
         "GPU time",
         "attention </li>: 40% of GPU time; leave out the mask",
+        "Generated kernels that gained most",
+        "reduction inner x 64 r 384: mean",
+        "1 generated kernel without a difference beyond noise",
     ):
         assert text in tags.text
     assert "9x9x9" not in tags.text
@@ -580,8 +643,11 @@ def test_figures_and_lines_say_the_same() -> None:
     figures = json.loads(json.dumps(as_json(comparison())))
     assert [gemm["saved_ns"] for gemm in figures["gemms"]] == [9000.0, 0.0, 0.0, -9000.0]
     assert [cost["share"] for cost in figures["costs"]] == [0.4]
-    assert summary(comparison())[-3:] == [
+    assert [kernel["saved_ns"] for kernel in figures["generated"]] == [9000.0, 0.0]
+    assert summary(comparison())[-5:] == [
         "GEMMs: 1 faster, 1 slower, 2 without a difference beyond noise",
         "no verdict on GEMMs without 5 traced runs of each kind",
+        "generated kernels: 1 faster, 0 slower, 1 without a difference beyond noise",
+        "no verdict on generated kernels without 5 traced runs of each kind",
         "no kernel's choice removes: attention </li>: 40% of GPU time; leave out the mask",
     ]

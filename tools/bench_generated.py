@@ -5,7 +5,9 @@ different kernel once with Inductor's configs and with others, the kernels with 
 and replays some programs with the fastest. Results are lines of results-*.jsonl, written as they come. At the end
 generated.jsonl.zst has all of them, after those of ``--known``; score_generated.py reads it.
 
-It needs PyTorch 2.11, uses all GPUs and all CPUs, and ends in time. A config takes about 0.4 s of CPU time to compile.
+It needs PyTorch 2.11, uses all CPUs, and all GPUs or those of ``CUDA_VISIBLE_DEVICES``, and ends in time. A config
+takes about 0.4 s of CPU time to compile. On another GPU, ``--as-on tools/modelbench/generated-nvidia-h100.jsonl.zst``
+measures first those kernels that told most there.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 from typing import Any
 
 SCRATCH = Path("/tmp/generated")
 KERNELS, CLAIMS = SCRATCH / "kernels", SCRATCH / "claims"
 USES, TASKS, KNOWN = SCRATCH / "uses.jsonl", SCRATCH / "tasks.json", SCRATCH / "known.json"
+WORTH = SCRATCH / "worth.json"
 
 CAPTURE, COMPILE, MEASURE, REPLAY, MEASURE_ONLY = 0.34, 0.74, 0.80, 0.97, 0.88
 """When each stage ends at the latest, as parts of the whole time; compiling ends later if nothing is replayed."""
@@ -38,6 +42,9 @@ REPLAYED = (
     *("timm-resnet18-training", "timm-vit_small_patch16_224-training"),
 )
 SLOW = re.compile("densenet|hrnet|maxvit|training|efficientnet|mobile|regnety|xcit|coat|cait|swin|edgenext|fastvit|dpn")
+OF_PIECES, OF_VARIANTS = 0.3, 0.1
+"""What pieces of models count beside models, and kernels as Inductor would not have them beside those it has."""
+
 FATAL = re.compile("CUDA( driver)? error|device-side assert")
 """After such an error a process can do nothing on the GPU any more."""
 
@@ -54,6 +61,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=520)
     parser.add_argument("--programs", help="comma-separated; by default all")
     parser.add_argument("--known", type=Path, help="results of before: kernels in them are not measured again")
+    parser.add_argument("--as-on", type=Path, help="another GPU's results, which tell what to measure first")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that compile")
     parser.add_argument("--measurers", type=int, default=3, help="processes that measure, for each GPU, in turns")
     parser.add_argument("--role", help=argparse.SUPPRESS)
@@ -77,10 +85,16 @@ def main() -> None:
     from modelbench.corpus import PROGRAMS
 
     names = arguments.programs.split(",") if arguments.programs else list(PROGRAMS)
-    kept = [name for name in REPLAYED if name in names]
-    tasks = tasks_of(names, kept)
+    known = _measured(arguments.known) if arguments.known else []
+    if arguments.as_on is None:
+        kept = [name for name in REPLAYED if name in names]
+        tasks, worth = tasks_of(names, kept), dict[str, float]()
+    else:
+        kept = []
+        tasks, worth = worth_measuring(arguments.as_on, names, {*known})
     TASKS.write_text(json.dumps(tasks))
-    KNOWN.write_text(json.dumps(_measured(arguments.known) if arguments.known else []))
+    KNOWN.write_text(json.dumps(known))
+    WORTH.write_text(json.dumps(worth))
     print(f"{len(tasks) + len(kept)} captures", flush=True)
     parts = (CAPTURE, COMPILE, MEASURE, REPLAY) if kept else (CAPTURE, MEASURE_ONLY, REPLAY, 1)
     ends = [started + arguments.seconds * part for part in parts]
@@ -150,6 +164,59 @@ def tasks_of(names: Sequence[str], kept: Sequence[str]) -> list[tuple[str, str]]
     ]
 
 
+def worth_measuring(
+    path: Path, names: Sequence[str], known: set[str]
+) -> tuple[list[tuple[str, str]], dict[str, float]]:
+    """Programs and variants to be captured, and what each kernel is worth, by another GPU's results.
+
+    A kernel is worth what Inductor's first config loses there, by the kernel's share of its programs' time, and the
+    less, the more kernels of its form and sizes are worth more. Programs come first whose kernels are worth most for
+    the time of a capture. Those that are kept away make no rows, and are left out.
+    """
+    import zstandard
+    from modelbench.corpus import KEPT_AWAY
+
+    records = [json.loads(line) for line in zstandard.decompress(path.read_bytes()).decode().splitlines()[1:]]
+    measured = {record["kernel"]: record for record in records if "cold" in record}
+    captures = [each for each in records if each.get("kernels") and each["program"] not in KEPT_AWAY]
+    shares: dict[str, float] = {}
+    for capture in captures:
+        spent = {each: n * min(measured[each]["cold"]) for each, n in capture["kernels"].items() if each in measured}
+        for kernel, time_of_kernel in spent.items():
+            usual = OF_PIECES if _by_hand(capture["program"]) else 1.0
+            part = time_of_kernel / sum(spent.values()) * (OF_VARIANTS if capture["variant"] else usual)
+            shares[kernel] = shares.get(kernel, 0) + part
+    by_form: dict[Any, list[tuple[float, str]]] = {}
+    for kernel, share in shares.items():
+        record = measured[kernel]
+        sizes = [(name, size.bit_length() // (1 if name == "r0_" else 2)) for name, size in record["hints"].items()]
+        form = (record["kind"], record["blocks"], record["hint"], sizes, min(record["meta"]["num_load"], 4))
+        loss = log(record["cold"][0] / min(record["cold"]))
+        by_form.setdefault(str(form), []).append((share * (loss + 0.03), kernel))
+    worth = {
+        kernel: value / (1 + rank)
+        for of_form in by_form.values()
+        for rank, (value, kernel) in enumerate(sorted(of_form, reverse=True))
+    }
+    left = {kernel: value for kernel, value in worth.items() if kernel not in known}
+    waiting = {
+        (each["program"], each["variant"]): (each["seconds"], [*each["kernels"]])
+        for each in captures
+        if each["program"] in names
+    }
+    tasks = []
+
+    def worth_now(task: tuple[str, str]) -> float:
+        seconds, kernels = waiting[task]
+        return float(sum(left.get(kernel, 0.0) for kernel in kernels) / (seconds + 5))
+
+    while waiting and worth_now(best := max(waiting, key=worth_now)) > 0:
+        tasks.append(best)
+        for kernel in waiting.pop(best)[1]:
+            left.pop(kernel, None)
+    return tasks, worth
+
+
 def _by_hand(name: str) -> bool:
     """Whether the program is a piece of a model."""
     return (name[-1].isdigit() and "x" in name) or name.startswith(("pointwise", "cross", "embedding", "drawn"))
@@ -181,11 +248,12 @@ def _compress(out: Path, known: Path | None, device: str) -> None:
 
 
 def _gpus() -> tuple[str, list[int]]:
-    """The name of the GPUs, which must be alike, and their numbers."""
+    """The name of the GPUs, which must be alike, and the numbers of those to use."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     names = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
     assert len(set(names)) == 1, names
-    return names[0], list(range(len(names)))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return names[0], [*map(int, visible.split(","))] if visible else list(range(len(names)))
 
 
 def keep(name: str, results: Path, ends: Sequence[float]) -> None:
@@ -321,16 +389,16 @@ def _claimed(what: str) -> bool:
 
 
 def _by_share() -> list[tuple[float, str]]:
-    """All kernels, first those with the largest part of the bytes that a program's kernels read and write."""
+    """All kernels, first those that are worth most, or by their part of the bytes that a program reads and writes."""
     share: dict[str, float] = {}
-    known = set(json.loads(KNOWN.read_text()))
+    known, worth = set(json.loads(KNOWN.read_text())), json.loads(WORTH.read_text())
     for record in _lines(USES):
         moved = {kernel: record["bytes"][kernel] * calls for kernel, calls in record["kernels"].items()}
         for kernel, size in moved.items():
             if kernel in known:
                 continue
             part = size / max(sum(moved.values()), 1) * (0.4 if record["variant"] else 1)
-            share[kernel] = max(share.get(kernel, 0), part)
+            share[kernel] = worth.get(kernel, max(share.get(kernel, 0), part) * (0.1 if worth else 1))
     return sorted(((part, kernel) for kernel, part in share.items()), reverse=True)
 
 

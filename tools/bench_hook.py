@@ -123,7 +123,7 @@ def kernels(path: Path) -> str:
 
 
 def bench_generated(what: str, tables: tuple[str, ...]) -> None:
-    """The kernels that Inductor generates for one graph, the second time: half are reductions, half pointwise."""
+    """The kernels that Inductor generates for one graph, the second time: reductions, fused with pointwise work."""
 
     def sums(*matrices: torch.Tensor) -> list[torch.Tensor]:
         return [result for x in matrices for result in (x.float().pow(2).mean(-1), torch.nn.functional.gelu(x.t()))]

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from modelbench.labels import LABELS, parse_label
-from modelbench.models import MODELS
+from modelbench.models import MODELS, SMALL
 from modelbench.picture import draw
 from modelbench.records import read
 from modelbench.scheduling import Plan, measure
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--share", action="store_true", help="compiles that autotune nothing do not take turns")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
     parser.add_argument("--timeout", type=int, default=400, metavar="SECONDS", help="for each compile, and each model")
+    parser.add_argument("--compile-only", action="store_true", help="do not run what is compiled")
     parser.add_argument("--retry", action="store_true", help="try again what failed in earlier runs")
     parser.add_argument("--cold-workers", action="store_true", help="do not wait for Inductor's compile workers")
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-models"), help="for Inductor's caches")
@@ -69,7 +70,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         labels = [label for label in labels if not label.autotunes]
     autotuned = options.autotuned_repetitions or options.repetitions
     return Plan(
-        models=[name for name in options.models.split(",") if MODELS[name]],
+        models=[name for name in options.models.split(",") if (MODELS | SMALL)[name]],
         labels={label: autotuned if label.autotunes else options.repetitions for label in labels},
         out=options.out[0],
         caches=options.caches.absolute(),
@@ -81,6 +82,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         timeout=options.timeout,
         retry=options.retry,
         warm=not options.cold_workers,
+        runs=not options.compile_only,
         gpus=options.gpus,
     )
 

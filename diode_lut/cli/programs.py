@@ -171,7 +171,7 @@ def tune_command(
     help="Begin no pair of runs that would end after this time, if the verdicts need so many.",
 )
 @click.option(
-    "--apply", "applies", is_flag=True, help="Set the library's kernel in your own table for GEMMs that are slower."
+    "--apply", "applies", is_flag=True, help="Set the kernel without tables, in your own table, for what is slower."
 )
 @click.option(
     "--output",
@@ -243,13 +243,13 @@ def compare_command(
 
 
 def _apply(lost: Sequence[Loser]) -> None:
-    """Do what the commands of these GEMMs do."""
+    """Do what the commands of these losers do."""
     from diode_lut.cli.tables import set_command
 
     for loser in lost:
         _, _, *words = (str(word.absolute()) if isinstance(word, Path) else word for word in loser.command)
         set_command.main(words, standalone_mode=False)
-    _tell("no GEMM is slower: no row is set" if not lost else f"set {counted(len(lost), 'row')} of your own")
+    _tell("nothing is slower: no row is set" if not lost else f"set {counted(len(lost), 'row')} of your own")
 
 
 def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: Path | None = None) -> str:

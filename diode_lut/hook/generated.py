@@ -64,7 +64,8 @@ def fixed_arguments(
 
     ``tiling`` has the sizes of the kernel's dimensions.
     """
-    context = _context_of(V.graph.get_current_device_or_throw())
+    graph = V.graph
+    context = _context_of(graph, graph.get_current_device_or_throw())
     if context is None:
         return {}
     now, name = context.now, context.device
@@ -74,7 +75,7 @@ def fixed_arguments(
     if why:
         now.record_generated_left(problem, name, why)
         return {}
-    decision = now.answers(problem, name, padding=False).decision
+    decision = now.decide_kernel(problem, name)
     for config in decision.configs:
         values = _fixed(config, decision, features, name)
         if values is not None:
@@ -96,18 +97,19 @@ def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None
 
     ``x`` and ``r`` are hints, so Inductor decides about graphs with sizes that may change. It asks about scans, too.
     """
-    context = _context_of(device)
+    graph = V.graph
+    context = _context_of(graph, device)
     if context is None or context.setting or context.now.settings.policy == "verify":
         return None
-    if V.graph.sizevars.shape_env.var_to_range:
+    if graph.sizevars.shape_env.var_to_range:
         return None
-    if _SCAN.search(str(V.graph.current_node.target)):
+    if _SCAN.search(str(graph.current_node.target)):
         return None
     sizes = {"x": int(x), "r": int(r)}
     if not all(1 <= size <= MAX_SIZE for size in sizes.values()):
         return None
     now, name = context.now, context.device
-    decision = now.answers(_problem(SPLIT, "inner" if inner else "outer", **sizes), name, padding=False).decision
+    decision = now.decide_kernel(_problem(SPLIT, "inner" if inner else "outer", **sizes), name)
     for config in decision.configs:
         if config == DEFAULT:
             return None
@@ -190,11 +192,11 @@ _contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKey
 """The context of each graph by device, or None if nothing is asked about its kernels."""
 
 
-def _context_of(device: torch.device) -> _Context | None:
+def _context_of(graph: Any, device: torch.device) -> _Context | None:
     """Return the context of the present graph, or None if nothing is asked. Settings stay as they are meanwhile."""
-    known = _contexts.get(V.graph)
+    known = _contexts.get(graph)
     if known is None:
-        known = _contexts[V.graph] = {}
+        known = _contexts[graph] = {}
     if device not in known:
         known[device] = _context(device)
     return None if off_because else known[device]
@@ -223,9 +225,9 @@ def _why_left(
         return f"it is a {kernel_class.__name__}"
     if context.now.settings.policy == "verify":
         return "nothing verifies a config of a generated kernel"
-    decided = sorted(name for name, value in arguments.items() if name not in _LEFT_OPEN and value is not None)
+    decided = [name for name, value in arguments.items() if value is not None and name not in _LEFT_OPEN]
     if decided:
-        return f"Inductor decides about {', '.join(decided)}"
+        return f"Inductor decides about {', '.join(sorted(decided))}"
     if context.setting:
         return f"Inductor's setting {context.setting} decides"
     for node in features.scheduler_nodes():
@@ -252,11 +254,9 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
     """
     if config == DEFAULT:
         return {}
-    keeps_r = KEEPS_R.get(config.template, False)
-    reductions = [
-        node for node in features.scheduler_nodes() if isinstance(getattr(node.node, "data", None), Reduction)
-    ]
-    changes_form = len(reductions) > 1 and keeps_r != V.choices.should_use_persistent_reduction(features, False)
+    keeps_r, nodes = KEEPS_R.get(config.template, False), features.scheduler_nodes()
+    several = len(nodes) > 1 and sum(isinstance(getattr(node.node, "data", None), Reduction) for node in nodes) > 1
+    changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
     if changes_form:
         return None  # as rows have it: a loop would read its input again for each reduction
     arch = architecture(decision.hardware.arch)

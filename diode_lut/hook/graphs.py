@@ -26,15 +26,17 @@ from typing import Any
 
 import orjson
 import torch
+from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 
 from diode_lut import probe
 from diode_lut.errors import let_pass
 from diode_lut.files import write_atomically
+from diode_lut.hook.choices import in_force
 from diode_lut.hook.snapshot import trace_graph
 from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, lacks_answers_for_another, off_because
 from diode_lut.hook.versions import FORMS, KWARGS
 from diode_lut.log import log, warn_once
-from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, RECORDING, TRITON_GEMM
+from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, GENERATED_KERNEL, RECORDING, TRITON_GEMM
 from diode_lut.problem import Problem
 from diode_lut.receipts import Receipt, decode_receipt, receipt_bytes, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
@@ -51,16 +53,41 @@ _UNANSWERED = "_diode_lut_unanswered"
 """The attribute of a graph whose kernels are not those its key stands for."""
 
 
-def codegen_and_compile(compile_graph: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any, *arguments: Any, **named: Any) -> Any:
     """Compile a graph, and keep with it the decisions about it."""
+    try:
+        prepare_workers(gm)
+    except Exception as error:
+        let_pass(error)
     with recorder.collecting() as collected:
-        graph = compile_graph(*arguments, **named)
+        graph = compile_graph(scheme, gm, *arguments, **named)
     try:
         _keep(graph, collected)
         write_after_graph(recorder.own_receipt)
     except Exception as error:
         _warn(error)
     return graph
+
+
+_BEFORE_A_KERNEL = """
+from torch._inductor.runtime.triton_compat import triton_key
+triton_key()
+import triton.compiler.code_generator
+"""
+"""What Triton does before its first kernel in a process: it hashes itself, which takes 0.4 s, and loads modules."""
+
+
+def prepare_workers(gm: Any) -> None:
+    """Have compile workers do ``_BEFORE_A_KERNEL`` while this process lowers a graph for a GPU.
+
+    Otherwise each would begin with it when it gets its first kernel. A worker that has done it returns at once. A graph
+    has fewer kernels than a quarter of its nodes.
+    """
+    on_gpu = any(getattr(node.meta.get("val"), "is_cuda", False) for node in gm.graph.nodes)
+    if on_gpu and get_compile_threads() > 1 and in_force() is not None:
+        AsyncCompile.use_process_pool()  # type: ignore[no-untyped-call]
+        for _ in range(min(len(gm.graph.nodes) // 4, get_compile_threads())):
+            AsyncCompile.process_pool().submit(exec, _BEFORE_A_KERNEL)
 
 
 def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -220,9 +247,14 @@ def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **
 
 
 def trace_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:
-    """Run a Triton kernel, and trace the call by name if it is a template's GEMM."""
-    source = getattr(getattr(kernel, "fn", None), "src", "")
-    name = _triton_name(source) if torch.autograd.profiler._is_profiler_enabled else None
+    """Run a Triton kernel, and trace the call by name if it is a template's GEMM, or one of which tables may know."""
+    name = None
+    if torch.autograd.profiler._is_profiler_enabled:
+        try:
+            name = _triton_name(getattr(getattr(kernel, "fn", None), "src", "")) or _generated_name(kernel, arguments)
+        except Exception as error:
+            let_pass(error)
+            warn_once(f"a generated kernel is not traced by name: {error!r}")
     if name is None:
         return run(kernel, *arguments, **named)
     with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
@@ -235,6 +267,23 @@ def _triton_name(source: str) -> str | None:
     found = [re.search(rf"^ +{size} = (.+)$", source, flags=re.MULTILINE) for size in "MNK"]
     sizes = [size[1] if size[1].isdigit() else "?" for size in found if size]
     return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None
+
+
+_NAMED = "_diode_lut_name"
+"""The attribute of a generated kernel with its name in a trace."""
+
+
+def _generated_name(kernel: Any, arguments: Sequence[Any]) -> str | None:
+    """Return the name of a generated kernel: its problem, and what it fuses. Its form and number are left out.
+
+    Runs with and without tables have the same names, which Inductor's names of kernels are not.
+    """
+    if _NAMED not in vars(kernel):
+        problem = _problem_of(kernel, arguments)
+        fused = re.sub(r"^triton_[a-z]+_(fused_)?|_\d+$", "", str(kernel.inductor_meta.get("kernel_name", "")))
+        setattr(kernel, _NAMED, None if problem is None else f"{GENERATED_KERNEL}{problem}: {fused}")
+    name: str | None = vars(kernel)[_NAMED]
+    return name
 
 
 _RECORDED = "_diode_lut_recorded"
@@ -255,26 +304,14 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
 
 def _record(kernel: Any, arguments: Sequence[Any]) -> None:
     """Write a record to measure the kernel with, unless tables have no rows for such kernels."""
-    from diode_lut.hook.generated import variant_of_reduction, variant_of_tiles  # with Inductor's code generation
-
-    template = FORMS.get(kernel.heuristic_type.name)
-    if template is None:
+    problem = _problem_of(kernel, arguments)
+    if problem is None:
         return
-    blocks = {name for name in KWARGS[template].values() if name.endswith("BLOCK")}
-    sizes = {name: value for name, value in zip(kernel.fn.arg_names, arguments, strict=False) if name.endswith("numel")}
-    known = {"xnumel", "ynumel"} if template == "pointwise" else {"xnumel", "r0_numel"}
+    blocks = {name for name in KWARGS[FORMS[kernel.heuristic_type.name]].values() if name.endswith("BLOCK")}
     compiled = (each.config for each in (*kernel.launchers, *kernel.compile_results))  # there are no ``configs`` then
     kwargs = next(iter(kernel.configs or compiled)).kwargs
-    if set(kwargs) not in (blocks, blocks - {"YBLOCK"}) or not sizes.keys() <= known:
+    if set(kwargs) not in (blocks, blocks - {"YBLOCK"}):
         return
-    meta, x, y = kernel.inductor_meta, sizes["xnumel"], sizes.get("ynumel", 1)
-    scores = meta.get("tiling_scores") or {}
-    if template == "pointwise":
-        variant = variant_of_tiles(scores) if "ynumel" in sizes else "flat"
-        problem = Problem.generated("pointwise", variant, x=x, y=y, loads=max(meta["num_load"], 1))
-    else:
-        variant = variant_of_reduction(meta["reduction_hint"], scores)
-        problem = Problem.generated("reduction", variant, x=x, r=sizes["r0_numel"])
     described = [
         [str(each.dtype).removeprefix("torch."), list(each.shape), list(each.stride())]
         if isinstance(each, torch.Tensor)
@@ -285,3 +322,22 @@ def _record(kernel: Any, arguments: Sequence[Any]) -> None:
     record = orjson.dumps({**problem.to_json(), "source": source, "arguments": described})
     name = hashlib.sha256(record).hexdigest()[:16]
     write_atomically(Path(os.environ[RECORDING]) / f"{name}.json", record)
+
+
+def _problem_of(kernel: Any, arguments: Sequence[Any]) -> Problem | None:
+    """Return the problem of a generated kernel, or None for other kernels, and for sizes that tables do not have."""
+    from diode_lut.hook.generated import variant_of_reduction, variant_of_tiles  # with Inductor's code generation
+
+    template = FORMS.get(kernel.heuristic_type.name)
+    if template is None:
+        return None
+    sizes = {name: value for name, value in zip(kernel.fn.arg_names, arguments, strict=False) if name.endswith("numel")}
+    if not sizes.keys() <= ({"xnumel", "ynumel"} if template == "pointwise" else {"xnumel", "r0_numel"}):
+        return None
+    meta, x, y = kernel.inductor_meta, sizes["xnumel"], sizes.get("ynumel", 1)
+    scores = meta.get("tiling_scores") or {}
+    if template == "pointwise":
+        variant = variant_of_tiles(scores) if "ynumel" in sizes else "flat"
+        return Problem.generated("pointwise", variant, x=x, y=y, loads=max(meta["num_load"], 1))
+    variant = variant_of_reduction(meta["reduction_hint"], scores)
+    return Problem.generated("reduction", variant, x=x, r=sizes["r0_numel"])

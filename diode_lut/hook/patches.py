@@ -12,7 +12,8 @@ from functools import cache, partial, reduce, wraps
 from importlib import import_module
 from inspect import getattr_static
 from sys import modules
-from types import ModuleType
+from textwrap import dedent
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from diode_lut.errors import let_pass
@@ -148,6 +149,15 @@ PATCHES = (
     Patch(
         *("torch._inductor.select_algorithm", "TritonTemplateKernel.indexing", f"{_EPILOGUES}:indexing"),
         "a template reads a row, such as a batch norm's factors, for each element, and computes with it as often",
+    ),
+    Patch(
+        *("torch._inductor.codegen.triton", "TritonScheduling.define_kernel", f"{_HERE}:define_kernel"),
+        "a template's kernel is compiled twice, because its source changes by spaces in empty lines",
+    ),
+    Patch(
+        *("torch._inductor.select_algorithm", "PyCodeCache", f"{_HERE}:write_only"),
+        "the code of each choice is loaded for a benchmark, which a single choice does not have",
+        registers=True,
     ),
     Patch(
         *("torch._inductor.compile_fx", "_InProcessFxCompile.codegen_and_compile", f"{_GRAPHS}:codegen_and_compile"),
@@ -523,6 +533,31 @@ def register_convolution(conv: Any) -> Undo:
 
     conv.L[target] = lower_convolution
     return partial(conv.L.__setitem__, target, lower)
+
+
+def define_kernel(define: Callable[..., str], scheduling: Any, src_code: str, *arguments: Any, **named: Any) -> str:
+    """Define a kernel with the source that the graph's code will have, which lacks a template's spaces in empty lines.
+
+    Inductor has workers compile the source at once, and knows it again when the graph's code asks for the kernel. A
+    template's source would be another one then, and would be compiled again.
+    """
+    if "triton_heuristics.template(" in src_code:
+        src_code = f"\n{dedent(src_code).strip()}\n"
+    return define(scheduling, src_code, *arguments, **named)
+
+
+def write_only(select_algorithm: Any) -> Undo:
+    """Have the code of templates' choices written, and not loaded. A benchmark loads it by itself."""
+    original: Any = select_algorithm.PyCodeCache
+
+    class Written(original):  # type: ignore[misc]
+        @classmethod
+        def load(cls, source_code: str, extra: str = "", **_options: Any) -> Any:
+            key, path = original.write(source_code, extra)
+            return SimpleNamespace(key=key, __file__=path)
+
+    select_algorithm.PyCodeCache = Written
+    return partial(setattr, select_algorithm, "PyCodeCache", original)
 
 
 def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002

@@ -20,7 +20,7 @@ import torch
 from torch._guards import CompileContext, TracingContext
 from torch._inductor import config as inductor_config
 from torch._inductor.codecache import BypassFxGraphCache
-from torch._logging._internal import trace_structured
+from torch._logging._internal import trace_log, trace_structured
 
 from diode_lut.decide.catalog import sources_for, warn_of_useless
 from diode_lut.decide.choosers import registered
@@ -96,6 +96,7 @@ class InductorSnapshot:
         self._devices: dict[str, Hardware] = {}
         self._sources: dict[Hardware, Sources] = {}
         self._answers: dict[Hashable, Answers] = {}
+        self._kernels: dict[tuple[str, Problem], Decision] = {}
         self._is_code_known = False
 
     @cached_property
@@ -156,6 +157,14 @@ class InductorSnapshot:
         if found is None:
             sources = self._sources_for(hardware)
             found = self._answers[key] = decide(sources, problem, self._threshold, axes=axes, padding=padding)
+        return found
+
+    def decide_kernel(self, problem: Problem, device: str) -> Decision:
+        """Decide about a generated kernel, whose sizes do not change, without recording anything."""
+        found = self._kernels.get((device, problem))
+        if found is None:
+            sources = self._sources_for(self.hardware(device))
+            found = self._kernels[device, problem] = sources.first_answer(problem, self._threshold, padding=False)
         return found
 
     def decide(
@@ -221,7 +230,8 @@ class InductorSnapshot:
         """
         self._trace_decision(decision, () if served is None else (served,))
         recorder.generated(decision, served)
-        log.debug("%s: %s", decision.problem, served or "left to Inductor")
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s: %s", decision.problem, served or "left to Inductor")
         if served is None and self.settings.strict and self._sources_for(decision.hardware).has_own_kernels:
             raise MissError(
                 f"{decision.problem} on {decision.hardware}: {recorder.why_missed(decision)}, which the setting strict "
@@ -418,4 +428,5 @@ def _asked(problem: Problem, hardware: Hardware) -> dict[str, Any]:
 
 def _trace(name: str, payload: Callable[[], dict[str, Any]]) -> None:
     """Write an artifact for tlparse, if ``TORCH_TRACE`` is set."""
-    trace_structured("artifact", lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: as_json(payload()))
+    if trace_log.handlers:
+        trace_structured("artifact", lambda: {"name": name, "encoding": "json"}, payload_fn=lambda: as_json(payload()))

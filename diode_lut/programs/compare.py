@@ -18,7 +18,7 @@ import orjson
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, counted, printable
 from diode_lut.hardware import Hardware
 from diode_lut.probe import TRACED, VARIABLE
-from diode_lut.problem import OP_SIZES, SIZE_FIELDS, Problem
+from diode_lut.problem import GENERATED, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.programs.costs import Cost, costs_in, largest
 from diode_lut.programs.run import Streams, cold, named_gemms, nothing_asked, run_with_receipt, without_leaks
 from diode_lut.programs.times import (
@@ -26,19 +26,17 @@ from diode_lut.programs.times import (
     LEAST_GEMM_RUNS,
     TIMES_ERR,
     GemmChange,
-    GemmTime,
     GraphTimes,
     Speedup,
     change_of,
     error_of,
     graph_times,
     is_all_told,
-    judge,
+    judged,
     read_traces,
-    unpadded,
 )
 from diode_lut.programs.tune import own_table
-from diode_lut.receipts import Receipt
+from diode_lut.receipts import Hit, Receipt
 from diode_lut.receipts.summary import losses
 from diode_lut.settings import USER
 from diode_lut.table import read_table
@@ -73,9 +71,10 @@ WORDS = {
 class Comparison(NamedTuple):
     """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
-    ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` begin with the largest gain. ``spent`` is
-    the number of seconds after which the budget ended it with some verdicts open, or 0 if none is open.
-    ``costs`` are those of the runs "with" that no kernel's choice removes, the largest first.
+    ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` and ``generated``, the kernels that Inductor
+    generated in both kinds of runs, begin with the largest gain. ``spent`` is the number of seconds after which the
+    budget ended it with some verdicts open, or 0 if none is open. ``costs`` are those of the runs "with" that no
+    kernel's choice removes, the largest first.
     """
 
     command: Sequence[str]
@@ -86,6 +85,7 @@ class Comparison(NamedTuple):
     gemms: Sequence[GemmChange]
     spent: float = 0.0
     costs: Sequence[Cost] = ()
+    generated: Sequence[GemmChange] = ()
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -110,19 +110,20 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             for name, change in comparison.changes.items()
         },
         "on_gpu": comparison.on_gpu,
-        "gemms": [
-            {
-                "gemm": change.name,
-                "saved_ns": change.saved_ns,
-                "ratio": change.ratios and change.ratios[0],
-                "interval": change.ratios and change.ratios[1:],
-                "is_clear": change.is_clear,
-                WITHOUT: [time._asdict() for time in change.without],
-                WITH: [time._asdict() for time in change.tuned],
-            }
-            for change in comparison.gemms
-        ],
+        "gemms": [{"gemm": change.name, **_figures(change)} for change in comparison.gemms],
+        "generated": [{"kernel": change.name, **_figures(change)} for change in comparison.generated],
         "costs": [cost._asdict() for cost in comparison.costs],
+    }
+
+
+def _figures(change: GemmChange) -> dict[str, Any]:
+    return {
+        "saved_ns": change.saved_ns,
+        "ratio": change.ratios and change.ratios[0],
+        "interval": change.ratios and change.ratios[1:],
+        "is_clear": change.is_clear,
+        WITHOUT: [time._asdict() for time in change.without],
+        WITH: [time._asdict() for time in change.tuned],
     }
 
 
@@ -132,21 +133,24 @@ def summary(comparison: Comparison) -> list[str]:
     for name, change in comparison.changes.items():
         times = f"{spread_text(change.without)} without tables, {spread_text(change.tuned)} with"
         lines.append(f"{WORDS[name]}: {change.verdict} ({change.interval}); {times}")
-    if comparison.gemms:
-        clear = [change for change in comparison.gemms if change.is_clear]
+    for what, changes in (("GEMMs", comparison.gemms), ("generated kernels", comparison.generated)):
+        if not changes:
+            continue
+        clear = [change for change in changes if change.is_clear]
         gained = sum(change.saved_ns > 0 for change in clear)
         lines.append(
-            f"GEMMs: {gained} faster, {len(clear) - gained} slower, "
-            f"{len(comparison.gemms) - len(clear)} without a difference beyond noise"
+            f"{what}: {gained} faster, {len(clear) - gained} slower, "
+            f"{len(changes) - len(clear)} without a difference beyond noise"
         )
-        runs = min((len(kind) for gemm in comparison.gemms for kind in (gemm.without, gemm.tuned) if kind), default=0)
+        runs = min((len(kind) for change in changes for kind in (change.without, change.tuned) if kind), default=0)
         if runs < LEAST_GEMM_RUNS:
-            lines.append(f"no verdict on GEMMs without {LEAST_GEMM_RUNS} traced runs of each kind")
+            lines.append(f"no verdict on {what} without {LEAST_GEMM_RUNS} traced runs of each kind")
     return [*lines, *(f"no kernel's choice removes: {cost}" for cost in comparison.costs)]
 
 
 class Loser(NamedTuple):
-    """A slower GEMM, the words of the command that sets the library's kernel in a table of the user's, and its source.
+    """A slower GEMM or generated kernel, the words of the command that sets the kernel which it has without tables, in
+    a table of the user's, and its source.
 
     ``source`` is the name of a shipped table or a model, or empty for a row of the user's.
     """
@@ -161,21 +165,27 @@ class Loser(NamedTuple):
 
 
 def losers(comparison: Comparison) -> Iterator[Loser]:
-    """Yield the GEMMs that lost, one for each row of the user's, and one for each GEMM that something else answered.
+    """Yield what lost, one for each row of the user's, and one for each problem that something else answered.
 
     Removing a row would not last: the next ``build`` from the same timings makes it again. The user's own table, which
     may be a new one, is asked before shipped tables and models.
     """
     lost = {change.name for change in comparison.gemms if change.is_clear and change.saved_ns < 0}
+    saved: defaultdict[str, float] = defaultdict(float)
+    for change in comparison.generated:  # several kernels may have a problem, and with it a row
+        saved[change.name.partition(": ")[0]] += change.saved_ns * change.is_clear
+    lost |= {name for name, ns in saved.items() if ns < 0}
     found: dict[object, Loser] = {}
     for hardware, device in comparison.receipt.devices.items():
         sources = {source.digest: source for source in device.sources}
-        for hit in device.hits:
+        decided = [
+            Hit(kernel.problem, kernel.tier, kernel.digest, kernel.row, (kernel.config,))
+            for kernel in device.generated
+            if kernel.config
+        ]
+        for hit in (*device.hits, *decided):
             problem, source = hit.problem, sources.get(hit.digest)
-            batch = f"{problem.b}x" if problem.b > 1 else ""
-            dtype = "float32" if problem.dtype == "tf32" else problem.dtype
-            traced = f"{batch}{problem.m}x{problem.n}x{problem.k} {dtype}"
-            if traced not in lost or source is None:
+            if _traced(problem) not in lost or source is None:
                 continue
             path, entry = Path(source.path), None
             if source.tier == USER:
@@ -186,25 +196,36 @@ def losers(comparison: Comparison) -> Iterator[Loser]:
                     found[path, entry] = Loser(problem, _set_command(path, problem, key))
             elif not hit.over and hit.configs[0] not in map(str, BASELINES):
                 sizes = {name: (size, size) for name in OP_SIZES[problem.op] for size in (getattr(problem, name),)}
-                key = {**{name: getattr(problem, name) or None for name in KIND_FIELDS}, **sizes}
+                kind = ("op", "variant") if problem.op in GENERATED else KIND_FIELDS
+                key = {**{name: getattr(problem, name) or None for name in kind}, **sizes}
                 with suppress(ProgramError):  # without a home directory
                     command = _set_command(own_table(hardware), problem, key, hardware)
                     found[hardware, problem] = Loser(problem, command, path.name)
     yield from found.values()
 
 
+def _traced(problem: Problem) -> str:
+    """Return the name of a problem in a trace."""
+    if problem.op in GENERATED:
+        return str(problem)
+    batch = f"{problem.b}x" if problem.b > 1 else ""
+    dtype = "float32" if problem.dtype == "tf32" else problem.dtype
+    return f"{batch}{problem.m}x{problem.n}x{problem.k} {dtype}"
+
+
 def _set_command(
     path: Path, problem: Problem, key: Mapping[str, Any], hardware: Hardware | None = None
 ) -> list[str | Path]:
-    """Return the command that sets the library's kernel for a key, in a table that is new if ``hardware`` is given."""
+    """Return the command that sets the kernel without tables for a key, in a table that is new with ``hardware``."""
     given = {name: value for name, value in key.items() if name not in ("op", "align") and value is not None}
     texts = {
         name: value if isinstance(value, str) else "-".join(map(str, dict.fromkeys(value)))
         for name, value in given.items()
     }
     options = [word for name, text in texts.items() for word in (f"--{name}", text)]
-    align = "any" if key["align"] is None else str(key["align"])
-    answer = ("--align", align, "--config", str(baseline(problem.op)), "--note", "slower in a program")
+    if problem.op not in GENERATED:
+        options += ["--align", "any" if key["align"] is None else str(key["align"])]
+    answer = ("--config", str(baseline(problem.op)), "--note", "slower in a program")
     new = () if hardware is None else ("--hardware", f"{hardware.name},{hardware.arch},{hardware.sm_count}")
     return ["diode-lut", "set", path, key["op"] or "any", *options, *answer, *new]
 
@@ -302,8 +323,9 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
         ends = pairs == plan.pairs if plan.pairs else time.monotonic() - start + longest > plan.budget_s
         is_look = not plan.pairs and pairs == _FIRST_LOOK * 2 ** (look - 1)
         if pairs >= _LEAST_PAIRS and (ends or is_look):
-            changes, gemms = _changes(samples, graphs, look), _gemm_changes(graphs, error_of(look, GEMMS_ERR))
-            is_told = is_all_told([*changes.values()], gemms)
+            changes = _changes(samples, graphs, look)
+            gemms, generated = judged(graphs[WITHOUT], graphs[WITH], error_of(look, GEMMS_ERR))
+            is_told = is_all_told([*changes.values()], [*gemms, *generated])
             if ends or is_told:
                 break
             look += 1
@@ -311,7 +333,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
     on_gpu = any(each.on_gpu for each in graphs[WITH])
     spent = 0.0 if is_told else time.monotonic() - start
-    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, spent, largest(costs))
+    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, spent, largest(costs), generated)
 
 
 def expected(run_s: float, plan: ComparisonPlan) -> str:
@@ -349,7 +371,7 @@ def _long(seconds: float) -> str:
 def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
     """Raise ProgramError, with a remedy, if a run with tables had no answer."""
     devices = receipt.devices.values()
-    if any(device.hits for device in devices):
+    if any(device.hits or any(kernel.config for kernel in device.generated) for device in devices):
         return
     asked = sum(device.calls for device in devices)
     if not asked:
@@ -461,16 +483,6 @@ def _trace_pair(
             return False
         graphs[kind].append(times)
         calls, gemms = counted(times.calls, "call"), counted(len(times.gemms), "GEMM")
-        tell(f"{pairs + 1} {kind} tables, traced: {calls} of compiled graphs, {gemms}")
+        kernels = f", {counted(len(times.generated), 'generated kernel')}" if times.generated else ""
+        tell(f"{pairs + 1} {kind} tables, traced: {calls} of compiled graphs, {gemms}{kernels}")
     return True
-
-
-def _gemm_changes(graphs: Mapping[str, Sequence[GraphTimes]], error: float) -> list[GemmChange]:
-    shown = unpadded([times.gemms for kind in KINDS for times in graphs[kind]])
-    found: defaultdict[str, dict[str, list[GemmTime]]] = defaultdict(lambda: {kind: [] for kind in KINDS})
-    for kind in KINDS:
-        for times in graphs[kind]:
-            for name, gemm in times.gemms.items():
-                found[shown[name]][kind].append(gemm)
-    changes = [GemmChange(name, times[WITHOUT], times[WITH]) for name, times in found.items()]
-    return sorted(judge(changes, error), key=lambda change: (-change.saved_ns, change.name))

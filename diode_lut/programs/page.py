@@ -24,10 +24,10 @@ ratio is the time without over the time with tables, 2x for half the time: the g
 confidence interval. All intervals of times together miss in $times of comparisons, however often they were looked at.
 If one includes 1x, there is no difference beyond noise. Compile time is what Dynamo reports for the process that
 compiled longest. Times of graphs and GEMMs are medians within as many further runs, under torch's profiler, without the
-first call of each graph. A GEMM counts as faster or slower if it has another kernel, at least $least runs of each kind,
-and a rank-sum test says so after Holm's correction for all GEMMs: in $gemms of comparisons without a difference, one or
-more do. The interval of a GEMM alone has 95 %. A kernel with a fused epilogue does more than the library's, whose
-epilogue is a kernel of its own: the time of a call of a graph has both."""
+first call of each graph. A GEMM or a generated kernel counts as faster or slower if its kernel may be another one, it
+has at least $least runs of each kind, and a rank-sum test says so after Holm's correction for all of both: in $gemms of
+comparisons without a difference, one or more do. The interval of one alone has 95 %. A kernel with a fused epilogue
+does more than the library's, whose epilogue is a kernel of its own: the time of a call of a graph has both."""
 
 
 def as_page(comparison: Comparison) -> str:
@@ -42,7 +42,7 @@ def as_page(comparison: Comparison) -> str:
             _tile(f"{WORDS[name]}{traced if name in ('graph', 'gemms') else ''}", change)
             for name, change in comparison.changes.items()
         ),
-        gemms=_gemms(comparison),
+        gemms="\n".join(filter(None, (_gemms(comparison), _generated(comparison), _remedies(comparison)))),
         costs=_costs(comparison),
         method=Template(_METHOD).substitute(
             pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
@@ -122,12 +122,30 @@ def _gemms(comparison: Comparison) -> str:
     if others:
         text = f"{counted(others, 'more GEMM')} without a difference beyond noise."
         parts.append(f'<p class="hint">{text}</p>')
-    lines = [f"<li><code>{_text(str(loser))}</code></li>" for loser in losers(comparison)]
-    if lines:
-        hint = "Each command sets the library's kernel for a slower GEMM; compare --apply does all."
-        items = "".join(lines)
-        parts.append(f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>')
     return "\n".join(parts)
+
+
+def _generated(comparison: Comparison) -> str:
+    """List the generated kernels that gained and lost most: by problem, and by the ops that they fuse."""
+    clear = [change for change in comparison.generated if change.is_clear]
+    gained = [change for change in clear if change.saved_ns > 0][:_LISTED]
+    lost = [change for change in reversed(clear) if change.saved_ns < 0][:_LISTED]
+    others = len(comparison.generated) - len(clear)
+    parts = [
+        _listed(f"Generated kernels that {what} most", changes, "", first="problem: ops")
+        for what, changes in (("gained", gained), ("lost", lost))
+        if changes
+    ]
+    if others:
+        text = f"{counted(others, 'generated kernel')} without a difference beyond noise."
+        parts.append(f'<p class="hint">{text}</p>')
+    return "\n".join(parts)
+
+
+def _remedies(comparison: Comparison) -> str:
+    items = "".join(f"<li><code>{_text(str(loser))}</code></li>" for loser in losers(comparison))
+    hint = "Each command sets, for what is slower, the kernel that it has without tables; compare --apply does all."
+    return f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>' if items else ""
 
 
 def _costs(comparison: Comparison) -> str:
@@ -138,18 +156,22 @@ def _costs(comparison: Comparison) -> str:
     return f'<section><h2>Costs that no kernel choice removes</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
 
 
-_COLUMNS = ("B x M x N x K, type", "executions", "without", "with", "ratio", "kernel without", "kernel with")
+_COLUMNS = ("executions", "without", "with", "ratio", "kernel without", "kernel with")
+"""Of a list, behind the column with the name."""
 
 
-def _listed(title: str, changes: Sequence[GemmChange], none: str, hint: str = "") -> str:
+def _listed(
+    title: str, changes: Sequence[GemmChange], none: str, hint: str = "", first: str = "B x M x N x K, type"
+) -> str:
     if not changes:
         return f'<section><h2>{title}</h2><p class="hint">{none}</p></section>'
     about = (
         hint or "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
     )
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in _COLUMNS)
+    columns = (first, *_COLUMNS)
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     cells = (
-        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(_COLUMNS, row, strict=True)]
+        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(columns, row, strict=True)]
         for row in map(_row, changes)
     )
     body = "\n".join(f"<tr>{''.join(each)}</tr>" for each in cells)

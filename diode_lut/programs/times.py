@@ -1,8 +1,8 @@
-"""Times of GEMMs in compiled graphs, and verdicts on them: differences that are larger than the noise.
+"""Times of GEMMs and generated kernels in compiled graphs, and verdicts: differences that are larger than the noise.
 
 The times come from traces of torch's profiler, which ``hook/graphs.py`` takes. GEMMs are known by their sizes and type,
-not by the op or kernel that computes them, so runs with other kernels can be compared. A GEMM's time is the time of its
-kernels on the GPU, or of the op on the CPU.
+not by the op or kernel that computes them, and generated kernels by their problem and the ops that they fuse, so runs
+with other kernels can be compared. A GEMM's time is the time of its kernels on the GPU, or of the op on the CPU.
 
 A comparison looks at its times several times, and at several times at once. Each look may err half as often as the one
 before it, and its share is divided among the times and GEMMs (Bonferroni, Holm), so all verdicts together keep to
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from diode_lut.hook.versions import UIDS
-from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, TRITON_GEMM
+from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, GENERATED_KERNEL, TRITON_GEMM
 from diode_lut.problem import ITEMSIZES
 from diode_lut.templates.config import ATEN, pad_multiple, padded_size
 
@@ -47,12 +47,18 @@ _DTYPES = {
     "signed char": "int8",
 }
 
+_NAMED = (TRITON_GEMM, CPP_GEMM, GENERATED_KERNEL)
+"""How names of ops begin that the hook adds to a trace."""
+
 Event = Mapping[str, Any]
 """An event of a trace."""
 
 
 class GemmTime(NamedTuple):
-    """A GEMM in a run: its number of traced calls, its median time in nanoseconds, and its most frequent kernel."""
+    """A GEMM or a generated kernel in a run.
+
+    These are the number of its traced calls, its median time in nanoseconds, and its most frequent kernel.
+    """
 
     calls: int
     ns: float
@@ -62,12 +68,14 @@ class GemmTime(NamedTuple):
 class GraphTimes(NamedTuple):
     """Times of compiled graphs in a run.
 
-    ``gemms`` are by sizes and type, such as ``8x256x384 float32`` for M, N and K, with a batch in front. ``calls``
-    counts calls of graphs. ``call_ns`` is the time of a call, the mean over the graphs' medians, and ``gemms_ns`` the
-    time of its GEMMs. ``on_gpu`` is whether these are times of GPU kernels.
+    ``gemms`` are by sizes and type, such as ``8x256x384 float32`` for M, N and K, with a batch in front. ``generated``
+    are by problem and ops, such as ``reduction inner x 64 r 384: mean``. ``calls`` counts calls of graphs. ``call_ns``
+    is the time of a call, the mean over the graphs' medians, and ``gemms_ns`` the time of its GEMMs. ``on_gpu`` is
+    whether these are times of GPU kernels.
     """
 
     gemms: dict[str, GemmTime]
+    generated: dict[str, GemmTime]
     calls: int
     call_ns: float
     gemms_ns: float
@@ -75,7 +83,7 @@ class GraphTimes(NamedTuple):
 
 
 class TracedOp(NamedTuple):
-    """An op within a call of a graph, the call, and the op of a GEMM around it or itself."""
+    """An op within a call of a graph, the call, and the op of a GEMM or a generated kernel around it or itself."""
 
     event: Event
     call: Event
@@ -104,7 +112,11 @@ def graph_times(traces: Sequence[ProcessTrace]) -> GraphTimes | None:
     if not count:
         return None
     found = {name: GemmTime(len(ns), median(ns), kernels[name].most_common(1)[0][0]) for name, ns in gemms.items()}
-    return GraphTimes(found, count, _typical(calls.values()) / count, _typical(gemms.values()) / count, on_gpu)
+    generated = {
+        name.removeprefix(GENERATED_KERNEL): found.pop(name) for name in gemms if name.startswith(GENERATED_KERNEL)
+    }
+    gemms_ns = _typical(gemms[name] for name in found) / count
+    return GraphTimes(found, generated, count, _typical(calls.values()) / count, gemms_ns, on_gpu)
 
 
 def _typical(times: Iterable[Sequence[float]]) -> float:
@@ -142,7 +154,7 @@ class ProcessTrace:
                 yield op.call["name"], kernels[id(op.call)] if on_gpu else ns_of([op.call])
 
     def gemms(self, kind: str, on_gpu: bool) -> Iterator[tuple[str, float, str]]:
-        """For each execution of a GEMM in such calls its name, its nanoseconds, and its kernel."""
+        """For each execution of a GEMM or generated kernel in such calls its name, its nanoseconds, and its kernel."""
         for gemm, kernels in self.gemm_kernels(kind):
             if not on_gpu:
                 yield name_of(gemm), ns_of([gemm]), gemm["name"]
@@ -151,7 +163,7 @@ class ProcessTrace:
                 yield name_of(gemm), ns_of(kernels), longest["name"]
 
     def gemm_kernels(self, kind: str) -> Iterator[tuple[Event, list[Event]]]:
-        """For each execution of a GEMM in such calls its op and its kernels on the GPU."""
+        """For each execution of a GEMM or generated kernel in such calls its op and its kernels on the GPU."""
         found: dict[int, tuple[Event, list[Event]]] = {}
         for op in self.ops(kind):
             if op.gemm is not None:
@@ -184,7 +196,7 @@ def _ops_in_calls(events: Iterable[Event]) -> Iterator[TracedOp]:
         if event["name"].startswith((FIRST_CALL, CALL)):
             call = event
         name = event["name"]
-        if gemm is None and (name in _OPERANDS or name in _LINEAR or name.startswith((TRITON_GEMM, CPP_GEMM))):
+        if gemm is None and (name in _OPERANDS or name in _LINEAR or name.startswith(_NAMED)):
             gemm = event
         within.append((event["ts"] + event["dur"], call, gemm))
         if call is not None:
@@ -197,10 +209,12 @@ def ns_of(events: Iterable[Event]) -> float:
 
 
 def name_of(gemm: Event) -> str:
-    """The sizes and the type of a GEMM, or the name of its op where the trace does not say them."""
+    """The sizes and the type of a GEMM, or the name of its op where the trace does not say them, or needs not to."""
     args = gemm.get("args", {})
     types = [_DTYPES[each] for each in args.get("Input type", ()) if each in _DTYPES]
     name = str(gemm["name"])
+    if name.startswith(GENERATED_KERNEL):
+        return name
     with suppress(IndexError, KeyError, TypeError, ValueError, ZeroDivisionError):
         shapes: list[list[int]] = args["Input Dims"]
         if name in _OPERANDS:
@@ -244,7 +258,7 @@ def _numbers(name: str) -> list[int]:
 
 
 TIMES_ERR, GEMMS_ERR = 0.01, 0.05
-"""The chance that any time, and any GEMM, is called faster or slower where nothing differs."""
+"""The chance that any time, and any GEMM or generated kernel, is called faster or slower where nothing differs."""
 
 LEAST_GEMM_RUNS = 5
 """No GEMM is called faster or slower with fewer traced runs of each kind."""
@@ -255,8 +269,8 @@ _SAME = 1.03
 _GEMM_INTERVAL_ERR = 0.05
 """The chance that the interval of a single GEMM does not contain its ratio."""
 
-_TEMPLATE = "triton_tem_"
-"""The beginning of the name of a Triton template's kernel."""
+_TRITON = "triton_"
+"""The beginning of the names of Inductor's Triton kernels, which do not tell the config."""
 
 
 class Speedup(NamedTuple):
@@ -339,9 +353,9 @@ def student(error: float, freedom: int) -> float:
 
 
 class GemmChange(NamedTuple):
-    """The times of a GEMM in traced runs with and without tables, empty if it was in none of them.
+    """The times of a GEMM or a generated kernel in traced runs with and without tables, empty if it was in none.
 
-    ``is_clear`` is whether the difference is beyond noise, among all GEMMs (``judge``).
+    ``is_clear`` is whether the difference is beyond noise, among all of both (``judge``).
     """
 
     name: str
@@ -376,7 +390,7 @@ class GemmChange(NamedTuple):
         if min(len(self.without), len(self.tuned)) < LEAST_GEMM_RUNS:
             return False
         kernels = {time.kernel for time in (*self.without, *self.tuned)}
-        return len(kernels) > 1 or kernels.pop().startswith(_TEMPLATE)
+        return len(kernels) > 1 or kernels.pop().startswith(_TRITON)
 
     @property
     def is_apart(self) -> bool:
@@ -425,13 +439,40 @@ def judge(changes: Sequence[GemmChange], error: float = GEMMS_ERR) -> list[GemmC
     return [change._replace(is_clear=number in clear) for number, change in enumerate(changes)]
 
 
+def judged(
+    without: Sequence[GraphTimes], tuned: Sequence[GraphTimes], error: float = GEMMS_ERR
+) -> tuple[list[GemmChange], list[GemmChange]]:
+    """Return the GEMMs of runs, and the generated kernels that both kinds of runs have, the largest gain first.
+
+    A kernel of one kind of runs alone is fused otherwise there.
+    """
+    shown = unpadded([times.gemms for times in (*without, *tuned)])
+    changes: list[list[GemmChange]] = []
+    for found in (
+        [[(shown[name], time) for name, time in times.gemms.items()] for times in (*without, *tuned)],
+        [[*times.generated.items()] for times in (*without, *tuned)],
+    ):
+        by_name: defaultdict[str, tuple[list[GemmTime], list[GemmTime]]] = defaultdict(lambda: ([], []))
+        for number, run in enumerate(found):
+            for name, time in run:
+                by_name[name][number >= len(without)].append(time)
+        changes.append([GemmChange(name, *times) for name, times in by_name.items()])
+    gemms, generated = changes
+    both = judge([*gemms, *(change for change in generated if change.without and change.tuned)], error)
+
+    def by_gain(change: GemmChange) -> tuple[float, str]:
+        return -change.saved_ns, change.name
+
+    return sorted(both[: len(gemms)], key=by_gain), sorted(both[len(gemms) :], key=by_gain)
+
+
 def middle_ns(times: Sequence[GemmTime]) -> float:
     """The median over runs."""
     return median(time.ns for time in times)
 
 
 def is_all_told(changes: Sequence[Speedup], gemms: Sequence[GemmChange]) -> bool:
-    """Whether more runs would say little more: of each time, and of each GEMM whose runs do not overlap."""
+    """Whether more runs would say little more: of each time, and of each kernel whose runs do not overlap."""
     return all(change.is_told for change in changes) and not any(
         gemm.is_comparable and gemm.is_apart and not gemm.is_clear for gemm in gemms
     )

@@ -1,7 +1,7 @@
-"""Traces compiled GEMMs on the interpreter's device; tests/interpreter/test_traces.py reads what it prints.
+"""Traces a compiled graph on the interpreter's device; tests/interpreter/test_traces.py reads what it prints.
 
-``python traced_gemms.py DIRECTORY``: a table and the trace go there. Prints the GEMMs that are found in the trace with
-their number of calls and their kernel.
+``python traced_gemms.py DIRECTORY``: a table and the trace go there. Prints the GEMMs and the generated kernels that
+are found in the trace with their number of calls and their kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.programs.convolve import HARDWARE
 
 
 def main(directory: Path) -> dict[str, list[Any]]:
-    """The GEMMs in the trace."""
+    """The GEMMs and the generated kernels in the trace."""
     import torch
     from torch._inductor.utils import fresh_cache
 
@@ -33,7 +33,7 @@ def main(directory: Path) -> dict[str, list[Any]]:
     install_probe(torch._inductor.config)
 
     def function(x: Any, w: Any, heads: Any) -> Any:
-        return (x @ w).relu(), torch.bmm(heads, heads)
+        return (x @ w).relu(), torch.bmm(heads, heads), heads.mean(-1)
 
     compiled = torch.compile(function, dynamic=False)
     resized = torch.compile(lambda x, w: x @ w)
@@ -46,7 +46,7 @@ def main(directory: Path) -> dict[str, list[Any]]:
     probe._write(os.getpid())
     times = graph_times(read_traces([directory / f"{os.getpid()}.trace.json"]))
     assert times is not None
-    return {name: [gemm.calls, gemm.kernel] for name, gemm in times.gemms.items()}
+    return {name: [each.calls, each.kernel] for name, each in (times.gemms | times.generated).items()}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from modelbench.networks import (
     RecommenderMLP,
     UNetBlock,
 )
+from modelbench.small import MLP, ActorCritic, AutoInt, CrossNetwork, DotsRecommender, Radiance, Towers
 from torch import Tensor, nn
 
 SEED = 0
@@ -75,7 +76,7 @@ def build(name: str, device: str, tiny: bool) -> Workload:
     try:
         torch.set_default_dtype(torch.bfloat16)
         with torch.device(device):
-            workload = MODELS[name].make(tiny)
+            workload = (MODELS | SMALL)[name].make(tiny)
     finally:
         torch.set_default_dtype(before)
     workload.module.requires_grad_(workload.training).train(workload.training)
@@ -242,6 +243,15 @@ def _unet(tiny: bool) -> Workload:
     return Workload(block, inputs)
 
 
+def _small(make: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Callable[[bool], Workload]:
+    """A small model of random inputs, of which the tiny version has few rows."""
+
+    def workload(tiny: bool) -> Workload:
+        return Workload(make(), tuple(torch.randn(min(rows, 8) if tiny else rows, *shape) for rows, *shape in shapes))
+
+    return workload
+
+
 MODELS = {
     "bert": Model("BERT-base, 16 x 384 tokens", _bert, ("transformers",)),
     "bert-training": Model("BERT-base, loss and gradients, 16 x 384 tokens", _bert_training, ("transformers",)),
@@ -268,3 +278,27 @@ MODELS = {
     "dlrm-training": Model("DLRM's MLPs, loss and gradients, batch 4,096", _dlrm_training),
 }
 """By their names on the command line."""
+
+SMALL = {
+    "autoint": Model(
+        "AutoInt, 39 features of width 16, batch 4,096",
+        _small(lambda: AutoInt(39, 16, 2, 32, 3, (400, 400, 400)), (4096, 39, 16)),
+    ),
+    "dlrm-dots": Model(
+        "DLRM with dot products, batch 8,192",
+        _small(lambda: DotsRecommender(13, 26, 128, (512, 256), (1024, 1024, 512, 256)), (8192, 13), (8192, 26, 128)),
+    ),
+    "dcn": Model("DCN v2, batch 8,192", _small(lambda: CrossNetwork(429, 3, (768, 768)), (8192, 429))),
+    "nerf": Model("radiance field, 65,536 points", _small(lambda: Radiance(63, 27, 256), (65_536, 63), (65_536, 27))),
+    "sdf": Model(
+        "signed distances, 65,536 points",
+        _small(lambda: MLP(39, [512] * 7, 257, skips=(4,), smooth=True), (65_536, 39)),
+    ),
+    "actor": Model("actor and critic, batch 4,096", _small(lambda: ActorCritic(376, (256, 256), 17), (4096, 376))),
+    "towers": Model(
+        "two towers, 4,096 users and 8,192 items",
+        _small(lambda: Towers(300, 500, (512, 256), 64), (4096, 300), (8192, 500)),
+    ),
+    "mlp": Model("MLP of 784, 500, 250 and 10, batch 2,048", _small(lambda: MLP(784, (500, 250), 10), (2048, 784))),
+}
+"""Small models for compile times, which are timed when they are asked for."""

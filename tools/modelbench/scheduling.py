@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from modelbench.labels import Label
-from modelbench.models import MODELS
+from modelbench.models import MODELS, SMALL
 from modelbench.records import Record, append, key, read
 from modelbench.summary import wrong
 
@@ -47,6 +47,7 @@ class Plan:
     timeout: int
     retry: bool
     warm: bool = True
+    runs: bool = True
     gpus: int = 1
     started: float = field(default_factory=time.monotonic)
     places: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
@@ -94,7 +95,7 @@ def _submit(
     plan: Plan, model: str, done: dict[tuple[object, ...], Record], pool: ThreadPoolExecutor
 ) -> Iterator[Future[Record | None]]:
     """All tasks of a model; the last one takes the times of what the others, and earlier runs, have compiled."""
-    if missing := MODELS[model].missing():
+    if missing := (MODELS | SMALL)[model].missing():
         print(f"{model}: skipped, needs {', '.join(missing)}", flush=True)
         return
     known = [record for record in done.values() if record["kind"] == "compile" and record["model"] == model]
@@ -105,6 +106,8 @@ def _submit(
             compiles.append(pool.submit(_compile, plan, fields, plan.cache_of(model, label, repetition)))
     yield from compiles
     wanted = {"kind": "run", "model": model}
+    if not plan.runs:
+        return
     if compiles or key(wanted) not in done or not _has_times(done[key(wanted)], known):
         yield pool.submit(_run, plan, wanted, known, compiles)
 

@@ -7,7 +7,7 @@ from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 from modelbench.labels import AUTOTUNE, DEFAULT, EAGER, LABELS
-from modelbench.models import MODELS
+from modelbench.models import MODELS, SMALL
 from modelbench.records import Record
 
 WRONG = 3.0
@@ -40,7 +40,7 @@ class ModelSummary(NamedTuple):
     @property
     def about(self) -> str:
         """A phrase that describes the model."""
-        return MODELS[self.name].about
+        return (MODELS | SMALL)[self.name].about
 
     def us(self, label: str) -> float | None:
         """The median of a label's times; None if it has none."""
@@ -95,7 +95,7 @@ def summarize(records: Iterable[Record]) -> list[ModelSummary]:
             compiles.setdefault(record["model"], []).append(record)
         else:
             runs[record["model"]] = record
-    return [_of_model(name, runs[name], compiles.get(name, [])) for name in MODELS if name in runs]
+    return [_of_model(name, runs[name], compiles.get(name, [])) for name in MODELS | SMALL if name in runs]
 
 
 def _of_model(name: str, run: Record, compiles: list[Record]) -> ModelSummary:
