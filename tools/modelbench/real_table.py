@@ -33,7 +33,8 @@ def gpu_gain(record: Record, way: str = DIODE_LUT) -> float | None:
     gpu_us = record.get("gpu_us")
     if not gpu_us or not gpu_us[way] or not median(gpu_us[way]):
         return None
-    return median(gpu_us[DEFAULT]) / median(gpu_us[way])
+    gain: float = median(gpu_us[DEFAULT]) / median(gpu_us[way])
+    return gain
 
 
 def markdown(records: Sequence[Record]) -> str:

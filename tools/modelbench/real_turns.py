@@ -314,7 +314,8 @@ class _Program:
         answer = self.ways[way].ask(f"trace {path}")
         with gzip.open(path) as file:
             trace = ProcessTrace(json.load(file)["traceEvents"])
-        return {**answer, "costs": [str(cost) for cost in largest([costs_in([trace], [])])]}
+        report = {"graph_breaks": answer["breaks"]}
+        return {**answer, "costs": [str(cost) for cost in largest([costs_in([trace], [report])])]}
 
     def _errors(self) -> dict[str, Any]:
         """Relative errors against float64, or what kept them from being computed."""
