@@ -12,10 +12,12 @@ torch = pytest.importorskip("torch")
 
 from modelbench.labels import DEFAULT, DIODE_LUT, OFF, Label  # noqa: E402
 from modelbench.real_programs import Given, Program, programs  # noqa: E402
-from modelbench.real_table import draw, is_wrong, markdown, told  # noqa: E402
+from modelbench.real_table import draw, gpu_gain, is_wrong, markdown, told  # noqa: E402
 from modelbench.real_turns import Plan, interval, measure, verdict  # noqa: E402
 from modelbench.real_worker import sampled, start  # noqa: E402
 from modelbench.records import Record, read  # noqa: E402
+
+from tests.documents import ROOT  # noqa: E402
 
 OWN = [name for name, program in programs().items() if not program.needs]
 
@@ -53,6 +55,7 @@ def record(gain: float = 1.2, error: float = 1e-3, **fields: Any) -> Record:
         "errors": {"eager": 1e-3, DEFAULT: 1e-3, DIODE_LUT: error},
         "steps_ms": times,
         "speedups": {DIODE_LUT: [gain, gain - 0.003, gain + 0.003]},
+        "gpu_us": {DEFAULT: [1000.0, 1100.0, 1000.0], DIODE_LUT: [800.0]},
         "answered": {DIODE_LUT: {"device": 5, "missed": 1}},
         **fields,
     }
@@ -67,6 +70,7 @@ def test_a_tiny_program_takes_turns(tmp_path: Path) -> None:
     assert len(found["steps_ms"][DEFAULT]) == len(found["steps_ms"][DIODE_LUT]) >= 3
     assert found["errors"][DIODE_LUT] < 2 * found["errors"]["eager"]
     assert found["traced"][DEFAULT]["graphs"] == 1
+    assert 1 <= len(found["gpu_us"][DEFAULT]) == len(found["gpu_us"][DIODE_LUT])
     assert measure(plan(tmp_path)) == 0
     assert [*read([tmp_path / "results.jsonl"])] == [found]
 
@@ -128,10 +132,23 @@ def test_results_are_shown() -> None:
     records = [record(2.0), {"program": "lstm", "failed": {DEFAULT: "RuntimeError: x"}}, record()]
     assert told(records) == [record()]
     page = markdown(records)
-    assert "| NeRF's <MLP> | 1.2 | 1 | 1.200 (1.197 to 1.203) | faster | 10 / 11 | 1.00 | device 5, missed 1 |" in page
+    assert "| NeRF's <MLP> | `nerf` | 1.2 | 1 | 1.200 (1.197 to 1.203) | faster | 1.250 | 10 / 11 |" in page
     assert page.endswith("Wrong results: none.")
     assert markdown([record(error=0.1)]).endswith("Wrong results: NeRF's <MLP>.")
     assert is_wrong(record(error=float("nan")))
     texts = [element.text for element in ET.fromstring(draw(records)).iter() if element.text]
     assert "NeRF's <MLP>" in texts
     assert "1.20\u00d7" in texts
+
+
+def test_the_page_shows_the_results() -> None:
+    """The table and the picture of docs/real-programs.md are what the tool makes of the results beside it."""
+    records = [*read([ROOT / "docs" / "real-programs.jsonl"])]
+    assert markdown(records) in (ROOT / "docs" / "real-programs.md").read_text(encoding="utf-8")
+    assert draw(records) == (ROOT / "docs" / "real-programs.svg").read_text(encoding="utf-8")
+
+
+def test_kernels_of_a_cpu_have_no_gain() -> None:
+    """Without times of GPU kernels the table has none, and the geometric mean leaves the program out."""
+    assert gpu_gain(record(gpu_us={DEFAULT: [0.0], DIODE_LUT: [0.0]})) is None
+    assert gpu_gain(record()) == 1.25

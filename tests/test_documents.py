@@ -39,6 +39,7 @@ NOT_RUN = {
     "from-torch-diode.md": 1,
     "gpus.md": 2,
     "programs.md": 2,
+    "real-programs.md": 1,
     "serving.md": 1,
 }
 """How many blocks of a document are marked as not run: those that need a GPU, distilling, and the targets of make."""

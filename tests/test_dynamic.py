@@ -37,6 +37,16 @@ def test_sizes_for_which_a_row_names_the_library() -> None:
     assert [(piece.high, piece.config) for piece in pieces] == [(63, SMALL), (None, ATEN)]
 
 
+def test_a_model_that_abstains_does_not_overrule_the_model_that_answers() -> None:
+    """A config that the answering model finds slower than aten is so, even if an unsure model expects a gain."""
+    unsure, sure = model(0.1, confidence=0.5), model(-0.2)
+    tiers = [Tier("model", (ModelSource(unsure, H200), ModelSource(sure, H200)))]
+    decision, times = Sources(H200, tiers).times(MM, padding=False)
+    assert decision.configs[0] == ATEN
+    assert SMALL in decision.configs
+    assert times[SMALL] > 1.1
+
+
 def test_a_row_whose_config_gains_nothing() -> None:
     """A gain of 0, which a row may have, is a config that is never taken where another one serves."""
     row = Entry("mm", None, None, None, None, (1, 8192), None, None, (Candidate(SMALL, 0), Candidate(ATEN, 1000)))

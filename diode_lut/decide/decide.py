@@ -106,19 +106,24 @@ class Sources:
     ) -> tuple[Decision, Mapping[Config, float]]:
         """Decide for a problem of fixed sizes, and return the known times of configs over aten's.
 
-        Of several sources with a time of a config, the first counts. But a row for ranges of sizes has the mean gain of
-        its problems: if a later source expects a smaller gain for this problem, the smaller gain counts. Configs that
-        the decision does not have come from sources that are asked later or are not confident. So they count as no
-        faster than its slowest config, or than aten without an answer. If a row answers, they are slower still.
+        Configs of the decision have the times of the source that answers. Of several other sources with a time of a
+        config, the first counts. But a row for ranges of sizes has the mean gain of its problems: if a later source
+        expects a smaller gain for this problem, the smaller gain counts. Configs that the decision does not have come
+        from sources that are asked later or are not confident. So they count as no faster than its slowest config, or
+        than aten without an answer. If a row answers, they are slower still.
         """
         decision = self.first_answer(problem, threshold, padding=padding)
         averaged = decision.entry is not None and not decision.entry.is_exact
         times: dict[Config, float] = {}
+        own: Mapping[Config, float] = {}
         for _, _, source in reversed(self._asked):
             known = source.times(problem, padding=padding)
-            if averaged and source is decision.source:
-                known = {config: max(time, min(times.get(config, time), 1.0)) for config, time in known.items()}
+            if source is decision.source:
+                if averaged:
+                    known = {config: max(time, min(times.get(config, time), 1.0)) for config, time in known.items()}
+                own = known
             times.update(known)
+        times.update({config: own[config] for config in decision.configs if config in own})
         usual = {baseline(problem.op): 1.0}
         times.update(usual)
         named = {config: times[config] for config in decision.configs if config in times} or usual
