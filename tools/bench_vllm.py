@@ -1,0 +1,328 @@
+"""vLLM's engine with and without diode_lut's plugin: start-up, decoding, prefill, and greedy tokens.
+
+Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
+first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
+While both engines of a pair run, they take turns with measurements of the throughput. Results are appended to
+``--out``, a JSON line for each pair; run again, it goes on with the others. ``--table`` prints them.
+
+vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from select import select
+from statistics import median
+from typing import Any
+
+from modelbench.real_turns import answered
+from modelbench.records import Record, append, read
+from modelbench.scheduling import ROOT
+from modelbench.vllm_start import DECODED, MODELS
+
+from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
+
+PLUGIN = "diode_lut"
+WITHOUT, WITH = "without", "with"
+STARTS = ("cold", "warm")
+SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
+TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
+CHECKED = 8
+"""Sequences whose greedy tokens are compared."""
+LONGEST_START_S = 300.0
+
+
+def main() -> None:
+    """Measure, or print results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, nargs="+", required=True, metavar="FILE", help="results, a JSON line each")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"some of {','.join(MODELS)}")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N", help="pairs of cold and of warm starts of a model")
+    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="measurements of each task in a pair")
+    parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of an engine")
+    parser.add_argument("--arguments", type=json.loads, default={}, metavar="JSON", help="for vllm.LLM")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next run continues")
+    parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-vllm"), help="for caches and logs")
+    parser.add_argument("--table", action="store_true", help="print a table of the results")
+    options = parser.parse_args()
+    if options.table:
+        print(markdown([*read(options.out)]))
+        return
+    if PLUGIN not in {point.name for point in entry_points(group="vllm.general_plugins")}:
+        sys.exit("diode_lut is not installed: vLLM would not find its plugin")
+    sys.exit(Benchmark(options).run())
+
+
+class Benchmark:
+    """All pairs of starts; each lane has GPUs of its own and takes the models that are next."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.out = options, options.out[0]
+        self._until = time.monotonic() + options.seconds
+        self._done = {_key(record) for record in (read([self.out]) if self.out.exists() else [])}
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self._todo = [
+            (model, number)
+            for number in range(options.pairs)
+            for model in options.models.split(",")
+            if any(self._is_open(model, number, start) for start in STARTS)
+        ]
+        self._durations: dict[str, float] = {}
+
+    def _is_open(self, model: str, number: int, start: str) -> bool:
+        return (model, self.options.tensor_parallel, number, start) not in self._done
+
+    def left(self) -> float:
+        """Seconds until the time is up."""
+        return float(self._until - time.monotonic())
+
+    def run(self) -> int:
+        """Measure what the results do not have yet; the exit code is 1 if a start failed, and 3 if the time was up."""
+        width = self.options.tensor_parallel
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = named.split(",") if named else [str(index) for index in range(self.options.gpus)]
+        lanes = [gpus[begin : begin + width] for begin in range(0, self.options.gpus, width)]
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            codes = [*pool.map(lambda lane: self._lane(lane), lanes)]
+        return max(codes) if 1 not in codes else 1
+
+    def _lane(self, gpus: Sequence[str]) -> int:
+        failed = 0
+        while self._todo:
+            model, number = self._todo.pop(0)
+            home = self.options.caches / f"{model}-{self.options.tensor_parallel}-{number}"
+            shutil.rmtree(home, ignore_errors=True)
+            for start in STARTS:
+                if self.left() < self._durations.get(start, 60.0) * 1.15:
+                    return 3
+                begin = time.monotonic()
+                record = self._pair(gpus, home, model, number, start)
+                if record is None:
+                    return 3
+                self._durations[start] = max(self._durations.get(start, 0.0), time.monotonic() - begin)
+                append(self.out, record)
+                print(_line_of(record), flush=True)
+                if "failed" in record:
+                    failed = 1
+                    break
+            shutil.rmtree(home, ignore_errors=True)
+        return failed
+
+    def _pair(self, gpus: Sequence[str], home: Path, model: str, number: int, start: str) -> Record | None:
+        """Start an engine each way, and measure; None if the time is up before both have started."""
+        ways = (WITHOUT, WITH) if number % 2 == 0 else (WITH, WITHOUT)
+        width = self.options.tensor_parallel
+        record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start, "first": ways[0]}
+        engines: dict[str, _Engine] = {}
+        try:
+            for way in ways:
+                engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
+                record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
+            record["apart"] = _apart(*(engines[way].ask(f"check {CHECKED}", 60.0) for way in (WITHOUT, WITH)))
+            if number < self.options.throughput_pairs and start == STARTS[-1]:
+                record["seconds"] = dict(self._turns(engines, ways))
+        except TimeoutError:
+            if self.left() < 10:
+                return None
+            record["failed"] = dict.fromkeys(ways, "no answer")
+        except EOFError:
+            record["failed"] = {way: engine.error() for way, engine in engines.items() if engine.ended()}
+        finally:
+            for engine in engines.values():
+                engine.end()
+        if (receipts := [*(home / WITH).glob("receipt-*.json")]) and "failed" not in record:
+            merged = home / WITH / "receipt.json"
+            merged.write_bytes(receipt_bytes(merge_receipts(map(read_receipt, receipts))))
+            record |= {"answered": answered(merged), "receipts": len(receipts)}
+        return record
+
+    def _turns(self, engines: dict[str, _Engine], ways: Sequence[str]) -> Iterator[tuple[str, dict[str, list[float]]]]:
+        """Seconds of each task, way and round; the ways begin in turn, and the first round is not counted."""
+        for task in TASKS:
+            seconds: dict[str, list[float]] = {WITHOUT: [], WITH: []}
+            for number in range(self.options.rounds + 1):
+                for way in ways if number % 2 else reversed(ways):
+                    if self.left() < 8:
+                        break
+                    taken = engines[way].ask(task, 60.0)["seconds"]
+                    if number:
+                        seconds[way].append(round(taken, 6))
+            if all(seconds.values()):
+                yield task, seconds
+
+
+_ARGUMENTS = {"max_model_len": 4352, "enable_prefix_caching": False, "gpu_memory_utilization": 0.42}
+"""Two engines share a GPU. Each prompt is computed."""
+
+
+class _Engine:
+    """A process of ``modelbench.vllm_start``."""
+
+    def __init__(
+        self, gpus: Sequence[str], home: Path, model: str, way: str, arguments: dict[str, Any], width: int
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        for receipt in home.glob("receipt*"):
+            receipt.unlink()
+        self._log, self._buffer = home / "log.txt", b""
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("DIODE_LUT")},
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT / "tools"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            "VLLM_PLUGINS": PLUGIN if way == WITH else "",
+            "VLLM_CACHE_ROOT": str(home / "cache"),
+            "TORCHINDUCTOR_CACHE_DIR": str(home / "cache" / "inductor"),
+            "TRITON_CACHE_DIR": str(home / "cache" / "triton"),
+            "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # modelbench.vllm_start.randomize is sent to the workers
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            **({"DIODE_LUT_RECEIPT": str(home / "receipt-%p.json")} if way == WITH else {}),
+        }
+        task = {"model": model, "directory": str(home / "model"), "begin": time.time()}
+        task["arguments"] = {**arguments, "tensor_parallel_size": width}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "modelbench.vllm_start", json.dumps(task)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def ask(self, line: str, seconds: float) -> dict[str, Any]:
+        """Send a line, and return the answer; TimeoutError or EOFError without one."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+        return self.answer(seconds)
+
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """Return the next answer; TimeoutError if there is none in time, EOFError if the process has ended."""
+        assert self._process.stdout is not None
+        until = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            if not select([self._process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError
+            part = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not part:
+                raise EOFError
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ended(self) -> bool:
+        """Whether the process has ended or is about to."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
+        return self._process.poll() is not None
+
+    def error(self) -> str:
+        """The first exception in its log, which of several processes' is the cause of the others."""
+        found = re.search(r"\b[A-Z]\w*(Error|Exception): .+", self._log.read_text(errors="replace"))
+        return found[0][:300] if found else "see its log"
+
+    def end(self) -> None:
+        """Let it end, with all that it has started."""
+        with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(15.0)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _key(record: Record) -> tuple[str, int, int, str]:
+    return record["model"], record["tensor_parallel"], record["number"], record["start"]
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Tokens before the first that differs, of all, and the largest difference of their log-probabilities."""
+    same, tokens, largest = 0, 0, 0.0
+    for ours, theirs, mine, yours in zip(
+        one["tokens"], other["tokens"], one["logprobs"], other["logprobs"], strict=True
+    ):
+        tokens += len(ours)
+        alike = next(
+            (index for index, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) > 1), len(ours)
+        )
+        same += alike
+        largest = max(largest, *(abs(mine[index] - yours[index]) for index in range(alike)), 0.0)
+    return {"same": same, "tokens": tokens, "logprobs": largest}
+
+
+def _line_of(record: Record) -> str:
+    """Return the line to print when a pair is done."""
+    name = f"{record['model']} {record['start']} {record['number']}"
+    if "failed" in record:
+        return f"{name}: failed: {record['failed']}"
+    parts = [f"start {record[WITHOUT]['start_s']:.1f} s, {record[WITH]['start_s']:.1f} s with"]
+    for task, seconds in record.get("seconds", {}).items():
+        parts.append(f"{task} {median(seconds[WITHOUT]) / median(seconds[WITH]):.3f}")
+    return f"{name}: {'; '.join(parts)}; {record['apart']}; {record.get('answered')}"
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """Return a table of start-up times, and one of throughput."""
+    by_model: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if "failed" not in record:
+            width = record["tensor_parallel"]
+            by_model[record["model"] + (f", {width} GPUs" if width > 1 else "")].append(record)
+    lines = [
+        "| model | start | starts | seconds without | seconds with | with / without |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, found in by_model.items():
+        for start in STARTS:
+            pairs = [(each[WITHOUT]["start_s"], each[WITH]["start_s"]) for each in found if each["start"] == start]
+            if pairs:
+                without, armed = (median(each) for each in zip(*pairs, strict=True))
+                ratio = median(armed / without for without, armed in pairs)
+                lines.append(f"| {model} | {start} | {len(pairs)} | {without:.1f} | {armed:.1f} | {ratio:.3f} |")
+    lines += ["", "| model | " + " | ".join(TASKS) + " | same tokens | largest difference of log-probabilities |"]
+    lines.append("|---" * (len(TASKS) + 3) + "|")
+    for model, found in by_model.items():
+        cells = [
+            _cell(task, [each["seconds"][task] for each in found if task in each.get("seconds", {})]) for task in TASKS
+        ]
+        same, tokens = (sum(each["apart"][name] for each in found) for name in ("same", "tokens"))
+        largest = max(each["apart"]["logprobs"] for each in found)
+        lines.append(f"| {model} | {' | '.join(cells)} | {same} of {tokens} | {largest:.3f} |")
+    return "\n".join(lines)
+
+
+def _cell(task: str, pairs: Sequence[dict[str, list[float]]]) -> str:
+    """Tokens per second without the plugin, and the speed-up with it."""
+    if not pairs:
+        return ""
+    word, count = task.split()
+    tokens = int(count) * (DECODED if word == "decode" else 1)
+    without, armed = (median(seconds for pair in pairs for seconds in pair[way]) for way in (WITHOUT, WITH))
+    return f"{tokens / without:,.0f}, {without / armed:.3f}"
+
+
+if __name__ == "__main__":
+    main()
