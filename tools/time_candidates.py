@@ -12,12 +12,15 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from diode_lut.build.measurements import doubt
-from diode_lut.dataset import DatasetWriter, read_dataset
+import numpy as np
+
+from diode_lut.build.measurements import Array, combined, doubt
+from diode_lut.dataset import DatasetWriter, Record, read_dataset
 from diode_lut.decide.catalog import tiers_for
 from diode_lut.decide.sources import THRESHOLD, ModelSource, Source
 from diode_lut.hardware import Hardware
@@ -28,6 +31,12 @@ from diode_lut.problem import Problem
 from diode_lut.settings import DEVICE, MODEL, SAME_ARCH
 from diode_lut.templates.config import ATEN, Config
 
+CLOSE = 1.15
+"""A model's config is timed if it is expected to take at most so many times as long as the first."""
+
+NEAREST, BEST = 2, 2
+"""Numbers of measured problems, and of the best configs of each."""
+
 
 def main() -> None:
     """Append a record for each problem that the dataset does not have."""
@@ -35,6 +44,7 @@ def main() -> None:
     parser.add_argument("problems", type=Path, help="a problem file")
     parser.add_argument("--out", type=Path, required=True, help="the dataset")
     parser.add_argument("--first", type=int, default=6, help="configs of each model")
+    parser.add_argument("--nearest", type=Path, nargs="+", default=[], help="datasets whose best configs are timed too")
     parser.add_argument("--model", action="append", default=[], help="models besides those that are shipped")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after this time")
     options = parser.parse_args()
@@ -44,7 +54,11 @@ def main() -> None:
         present = {record.problem for record in read_dataset(options.out)}
         sources = sources_of(setup.header.hardware, options.model)
         missing = [problem for problem in read_problems(options.problems) if problem not in present]
-        tasks = [Task(problem, tuple(choices(problem, sources, options.first))) for problem in missing]
+        nearest = Nearest(record for path in options.nearest for record in combined(read_dataset(path)))
+        tasks = [
+            Task(problem, tuple(dict.fromkeys((*choices(problem, sources, options.first), *nearest.configs(problem)))))
+            for problem in missing
+        ]
         print(f"{len(tasks)} problems, {sum(len(task.configs) for task in tasks)} kernels", flush=True)
         for number, outcome in enumerate(measure_tasks(tasks, MEASURERS["final"], setup, Watch(give_up)), 1):
             reason = outcome.reason or doubt(outcome.record, setup.header.hardware)  # type: ignore[arg-type]
@@ -67,10 +81,30 @@ def choices(problem: Problem, sources: Sequence[Source], first: int) -> Iterator
     found = dict.fromkeys([ATEN])
     for source in sources:
         if isinstance(source, ModelSource):
-            found |= dict.fromkeys(islice(source.times(problem, padding=True), first))
+            times = source.times(problem, padding=True)
+            close = (config for config, time in times.items() if time <= CLOSE * min(times.values()))
+            found |= dict.fromkeys(islice(close, first))
         elif (answer := source.ask(problem, THRESHOLD, padding=True)) is not None:
             found |= dict.fromkeys(answer.configs)
     return iter(found)
+
+
+class Nearest:
+    """The best configs of measured problems, by the kind of problem."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._measured: defaultdict[Hashable, list[tuple[Array, list[Config]]]] = defaultdict(list)
+        for record in records:
+            times = record.times
+            best = sorted((config for config in times if config.pad == 1), key=times.__getitem__)[:BEST]
+            self._measured[record.problem.kind].append((np.log2(record.problem.sizes), best))
+
+    def configs(self, problem: Problem) -> Iterator[Config]:
+        """Yield the best configs of the NEAREST problems of the same kind that can run on this one."""
+        sizes = np.log2(problem.sizes)
+        measured = self._measured.get(problem.kind, [])
+        for _, best in sorted(measured, key=lambda each: float(np.abs(each[0] - sizes).sum()))[:NEAREST]:
+            yield from (config for config in best if problem.k % config.k_split == 0)
 
 
 def give_up(crash: Crash) -> None:

@@ -57,10 +57,11 @@ def distill(
     """Train a model on the problems of the datasets, except those kept by ``split`` for testing.
 
     The same datasets, split and plan give the same model on the same machine, with any number of threads. ``report``
-    gets a line of text for each stage. The model is for the hardware of the first dataset. Others may be from hardware
-    with the same architecture and SM count: of a problem in several, the first counts. DatasetError if the datasets
-    are from other hardware, ModelError if there are too few problems, if a family to leave out has no problem, or if
-    aten is the only candidate.
+    gets a line of text for each stage. The model is for the hardware of the first dataset. Of a problem in several of
+    its datasets, the first counts. Other datasets may be from hardware with the same architecture and SM count: the
+    model learns how that differs, and is calibrated and validated on its own. DatasetError if the datasets are from
+    other hardware, ModelError if there are too few problems, if a family to leave out has no problem, or if aten is the
+    only candidate.
     """
     hardware = datasets[0].header.hardware
     for dataset in datasets:
@@ -68,14 +69,17 @@ def distill(
         if not other.same_arch(hardware):
             where = f"{datasets[0].path}: {hardware} (a model learns from devices of one architecture and SM count)"
             raise DatasetError(f"{dataset.path}: {other}, but {where}")
+    own = [dataset for dataset in datasets if dataset.header.hardware.same_device(hardware)]
+    foreign = targets_of(*(dataset for dataset in datasets if dataset not in own))
     groups: defaultdict[str, list[Target]] = defaultdict(list)
-    for target in targets_of(*datasets):
+    for target in targets_of(*own):
         groups[split.group(target.problem)].append(target)
     for name in map(family_name, split.families):
         if name not in groups:
             reason = "no problem belongs to this family, or all of its problems belong to families before it"
             raise ModelError(f"{name}: {reason}")
     found = groups.pop(TRAIN, [])
+    found += (target._replace(foreign=True) for target in foreign if split.group(target.problem) == TRAIN)
     kinds = kinds_of(target.problem for target in found)
     known = {kind.key for kind in kinds}
     training = [target for target in found if target.problem.kind in known]

@@ -30,7 +30,8 @@ class Target(NamedTuple):
 
     ``times`` are log(time / time of aten) of configs, and ``best`` is the least. ``failed`` configs have no time. With
     an epilogue, only the best config for each tile and number of warps was timed, and ``estimated`` are the others.
-    ``padded`` are the times of configs with a ``pad``, which are not in the network's training.
+    ``padded`` are the times of configs with a ``pad``, which are not in the network's training. A ``foreign`` problem
+    was measured on another device than the model's.
     """
 
     problem: Problem
@@ -39,6 +40,7 @@ class Target(NamedTuple):
     failed: frozenset[Config] = frozenset()
     estimated: Mapping[Config, float] = MappingProxyType({})
     padded: Mapping[Config, float] = MappingProxyType({})
+    foreign: bool = False
 
     @property
     def expected(self) -> dict[Config, float]:
@@ -169,14 +171,17 @@ class Examples(NamedTuple):
     """Problems as tensors, with a row for each problem.
 
     ``gemm`` numbers from 0 the problems that are ``drawn_as`` the same: those that differ only in their epilogues have
-    the same number. ``fused`` flags problems with an epilogue. ``features`` are the first PROBLEM_FEATURES (problems x
-    features). ``family`` is 0 without a batch, 1 with a batch. ``joint`` are JOINT_FEATURES (problems x candidates x
-    features). ``applies`` flags the applicable candidates, ``known`` those of them with a loss, and ``losses`` are
-    log(time / best time), capped at MAX_LOSS (all problems x candidates). The loss of others is MAX_LOSS.
+    the same number. ``fused`` flags problems with an epilogue, ``foreign`` those of another device. ``features`` are
+    the first PROBLEM_FEATURES and ``foreign``, as a number (problems x features). The network learns how the devices
+    differ, and its weights for inference are for its own. ``family`` is 0 without a batch, 1 with a batch. ``joint``
+    are JOINT_FEATURES (problems x candidates x features). ``applies`` flags the applicable candidates, ``known`` those
+    of them with a loss, and ``losses`` are log(time / best time), capped at MAX_LOSS (all problems x candidates). The
+    loss of others is MAX_LOSS.
     """
 
     gemm: Tensor
     fused: Tensor
+    foreign: Tensor
     features: Tensor
     family: Tensor
     joint: Tensor
@@ -226,11 +231,13 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
         known.append(_padded(np.array([own_known]), width)[0])
     numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(map(drawn_as, problems)))}
     features = np.hstack([problem_features(problem, space.hardware.sm_count) for problem in problems])
+    foreign = np.array([target.foreign for target in targets] or [False] * len(problems))
     applicable = np.stack(applies)
     return Examples(
         torch.tensor([numbers[drawn_as(problem)] for problem in problems]),
         torch.tensor([problem.epilogue != NO_EPILOGUE for problem in problems]),
-        torch.from_numpy(features[: space.features].T.copy()),
+        torch.from_numpy(foreign),
+        torch.from_numpy(np.vstack((features[: space.features], foreign.astype(np.float32))).T.copy()),
         torch.tensor(members),
         torch.from_numpy(np.stack(joint)).transpose(1, 2).contiguous(),
         torch.from_numpy(applicable),

@@ -102,7 +102,8 @@ class Network(nn.Module):
         deviations = of_problem, pad(of_config, (0, LEARNED), value=1.0), of_joint
         scaled = [part / deviation for part, deviation in zip(self.parts, deviations, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, means, strict=True))
-        scaled[0] = pad(scaled[0], (0, len(PROBLEM_FEATURES) - scaled[0].shape[1]))  # features that it does not take
+        own = scaled[0][:, :-1]  # on its own device, foreign is 0
+        scaled[0] = pad(own, (0, len(PROBLEM_FEATURES) - own.shape[1]))  # features that it does not take
         arrays = (
             self.learned.T,
             *scaled,
@@ -447,21 +448,22 @@ class Calibrated(NamedTuple):
 
 
 def calibrate(trained: Trained) -> Calibrated:
-    """Calibrate a student on the problems of its training."""
+    """Calibrate a student on the problems of its training: the doubt on all, confidence on those of its own device."""
     # The inputs are both layers of the first choice, and its lead over the next. Infinity stands where there is none.
     scores = pad(answers(trained.student, trained.measured), (0, 1), value=torch.inf)
     best, order = scores.topk(2, dim=1, largest=False)
     lead = (best[:, 1:] - best[:, :1]).clamp(max=MAX_LEAD)
     inputs = torch.cat((layers_of(trained.student, trained.measured, order[:, 0]), lead), dim=1)
     good = trained.teacher.unseen_losses(trained.measured) <= np.log1p(GOOD)
-    fused = trained.measured.fused
+    own, fused = ~trained.measured.foreign, trained.measured.fused
     doubts = torch.empty(len(good))
     for part in range(len(trained.teacher.members)):
         held_out = trained.teacher.unseen == part
         doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
     weights, bias = Regression.of(inputs, (~good).float())
     calibrations = (
-        calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1])) for rows in (~fused, fused)
+        calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1]))
+        for rows in (own & ~fused, own & fused)
     )
     return Calibrated(weights[:-1], bias, *calibrations)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import subprocess
 import sys
@@ -15,12 +14,11 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from diode_lut.dataset import Dataset, Record, read_dataset
+from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.distill import Distilled, distill
-from diode_lut.distill.examples import targets_of
 from diode_lut.distill.training import TrainingPlan
 from diode_lut.errors import DatasetError, ModelError, install_command
-from diode_lut.model import Split, parse_family
+from diode_lut.model import TEST, TRAIN, Split, parse_family
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN
@@ -179,8 +177,6 @@ def test_nothing_to_choose_from(dataset_file: Path) -> None:
 
 def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
     """Datasets of two devices are an error that names both."""
-    from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-
     with DatasetWriter(tmp_path / "y.msgpack", Header(H200._replace(name="A", arch="sm_80"))) as writer:
         writer.append(Record(problems(1)[0], (Timing(LARGE, 1.0),)))
     with pytest.raises(DatasetError, match=r"y.msgpack: A \(sm_80, 132 SMs\), but .*x.msgpack: NVIDIA H200"):
@@ -188,18 +184,32 @@ def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_learns_from_devices_like_its_own(dataset_file: Path, tmp_path: Path) -> None:
-    """The first dataset's device is the model's. Where two have a problem, the first counts."""
-    from diode_lut.dataset import DatasetWriter, Header, Record, Timing
-
-    shared, *_ = problems(120)
+    """The first dataset's device is the model's. A problem of both trains it twice, and only its own test it."""
+    split = Split(0, 0.2)
+    shared = [problem for problem in problems(120) if split.group(problem) == TRAIN][:5]
     with DatasetWriter(tmp_path / "y.msgpack", Header(H200._replace(name="A"))) as writer:
-        writer.append(Record(shared, (Timing(ATEN, 100.0), Timing(CONFIGS[0], 50.0))))
+        for problem in shared:
+            writer.append(Record(problem, (Timing(ATEN, 100.0), Timing(CONFIGS[0], 50.0))))
     own, other = read_dataset(tmp_path / "y.msgpack"), read_dataset(dataset_file)
-    found = distill([own, other], Split(0, 0.2), TrainingPlan(epochs=1))
+    found, alone = (distill(datasets, split, TrainingPlan(epochs=1)) for datasets in ([own, other], [other]))
     assert found.model.hardware.name == "A"
-    assert found.training_problems == distill([other], Split(0, 0.2), TrainingPlan(epochs=1)).training_problems
-    (target,) = (each for each in targets_of(own, other) if each.problem == shared)
-    assert target.times == {ATEN: 0.0, CONFIGS[0]: pytest.approx(math.log(0.5))}
+    assert found.training_problems == alone.training_problems + len(shared)
+    assert alone.validations
+    assert not found.validations
+
+
+def test_a_model_answers_for_its_own_device(tmp_path: Path) -> None:
+    """Where two devices disagree about the faster of two configs, the model chooses as its own device does."""
+    one, two, *_ = CONFIGS
+    datasets = []
+    for name, fast, slow in (("A", one, two), ("B", two, one)):
+        with DatasetWriter(tmp_path / f"{name}.msgpack", Header(H200._replace(name=name))) as writer:
+            for problem in problems(120):
+                writer.append(Record(problem, (Timing(ATEN, 100.0), Timing(fast, 50.0), Timing(slow, 80.0))))
+        datasets.append(read_dataset(tmp_path / f"{name}.msgpack"))
+    for own, best in ((datasets, one), (datasets[::-1], two)):
+        validation = distill(own, SPLIT, TrainingPlan(epochs=20)).validations[TEST]
+        assert {choice.config for choice in validation.choices} == {best}
 
 
 def test_command(dataset_file: Path, tmp_path: Path) -> None:
