@@ -68,10 +68,10 @@ def test_confidence_is_less_where_both_ways_are_close(log_time: float, error: fl
 
 
 def test_where_nothing_can_be_padded() -> None:
-    """The ranking is that without padding."""
+    """The ranking is that without padding, also where only M is no multiple and all rows are aligned."""
     with_padding, without = asked(-0.4), asked(-0.4, padding=None)
     assert ranked(with_padding, may_pad=False) == ranked(without)
-    for problem in (MM, BMM):
+    for problem in (MM, BMM, MM._replace(m=MM.m - 1)):
         assert ranked(with_padding, problem) == ranked(without, problem)
 
 
