@@ -114,7 +114,7 @@ class Program(Runnable):
         return lambda: call(list(operands))
 
 
-class Apart(Runnable):
+class FastestOf(Runnable):
     """Programs that compute the same, of which the fastest counts: a kernel for each of several matmuls."""
 
     def __init__(self, programs: Sequence[Program]) -> None:

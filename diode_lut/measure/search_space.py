@@ -13,9 +13,17 @@ from diode_lut.dataset import Record
 from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.tasks import Task
 from diode_lut.problem import ITEMSIZES, JOINED, ROW_BYTES, Problem
-from diode_lut.templates.config import ATEN, PADDED_OPS, TEMPLATES, Config, baseline, is_copied, pad_multiple, padded
-from diode_lut.templates.joined_mm import TRITON_JOINED_MM
-from diode_lut.templates.triton_gemm import TRITON_MM
+from diode_lut.templates.config import (
+    ATEN,
+    PADDED_OPS,
+    TEMPLATES,
+    Config,
+    baseline,
+    is_copied,
+    on_its_own,
+    pad_multiple,
+    padded,
+)
 
 PATH = Path(__file__).with_name("default_search_space.json")
 """A map from architectures to lists of configs, as in tables, with a line for each config."""
@@ -111,9 +119,7 @@ def variations(problem: Problem, config: Config, hardware: Hardware) -> list[Con
 
 def apart(problem: Problem, hardware: Hardware) -> list[Config]:
     """Return the configs for each of several matmuls on their own: the library's, and those of the joined kernels."""
-    joined = candidates(problem, hardware)
-    tiled = [Config(TRITON_MM.name, each.params) for each in joined if each.template == TRITON_JOINED_MM.name]
-    return [ATEN, *tiled, *(each for each in joined if each.kernel.few_rows)]
+    return [ATEN, *filter(None, map(on_its_own, candidates(problem, hardware)))]
 
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}

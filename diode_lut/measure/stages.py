@@ -34,7 +34,7 @@ from diode_lut.measure.gemm import (
 )
 from diode_lut.measure.generated import measure_kernel
 from diode_lut.measure.kernels import Kernel, Lowering, PaddedKernel, Padding, lowering
-from diode_lut.measure.programs import COMPILE_LIMIT_S, Apart, Program, Runnable, generate
+from diode_lut.measure.programs import COMPILE_LIMIT_S, FastestOf, Program, Runnable, generate
 from diode_lut.measure.search_space import apart, candidates, padded_candidates
 from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.measure.timing import Bench, Launch, medians, time_all
@@ -350,7 +350,7 @@ def _prepare_compiled(task: Task, device: torch.device) -> Prepared:
             kernels[config] = Program(partial(code, config))
         elif config == DEFAULT:
             on_their_own = apart(task.problem, detect_hardware(device.type))
-            kernels[config] = Apart(tuple(Program(partial(code, each)) for each in on_their_own))
+            kernels[config] = FastestOf(tuple(Program(partial(code, each)) for each in on_their_own))
         else:
             kernels[config] = Program(partial(code, config, joined=True))
         kernels[config].compile()
@@ -381,7 +381,7 @@ def _time_compiled(prepared: Prepared, device: str, watch: Watch, bench: Bench, 
         check = _OPS[problem.op].check(problem, operands)
 
         def bind(program: Any) -> Launch:
-            if not isinstance(program, Apart):
+            if not isinstance(program, FastestOf):
                 return program.run(operands)  # type: ignore[no-any-return]
             with watch(problem):
                 right = [launch for launch in program.run(operands) if check.passes(launch)]

@@ -208,6 +208,13 @@ def pad_multiple(dtype: str) -> int:
     return ROW_BYTES // ITEMSIZES[dtype]
 
 
+def on_its_own(config: Config) -> Config | None:
+    """Return the config with a joined kernel's blocks for one matmul. Few rows have one template for both."""
+    if config.template == TRITON_JOINED_MM.name:
+        return Config(TRITON_MM.name, config.params)
+    return config if config.kernel.few_rows else None
+
+
 def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
     """Return whether A is copied to make M and K multiples of ``multiple``, and whether B is for K and N."""
     m, n, k = (padded_size(size, multiple) != size for size in (problem.m, problem.n, problem.k))
