@@ -26,7 +26,7 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
 
     from diode_lut.hardware import detect_hardware
     from diode_lut.measure.gemm import JoinedMmCheck, make_joined
-    from diode_lut.measure.programs import Apart, Program
+    from diode_lut.measure.programs import FastestOf, Program
     from diode_lut.measure.search_space import candidates
     from diode_lut.measure.stages import _prepare_compiled
     from diode_lut.measure.tasks import Task
@@ -40,7 +40,7 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
     right, apart = [], 0
     for config, kernel in kernels.items():
         assert kernel.load() is None
-        if isinstance(kernel, Apart):
+        if isinstance(kernel, FastestOf):
             apart = sum(map(check.passes, kernel.run(operands)))
         elif isinstance(kernel, Program) and check.passes(kernel.run(operands)):
             right.append(str(config))
