@@ -23,7 +23,7 @@ BLOCKS = {
     "norm in float16": [64],
     "one pixel": [64],
     "gelu": [64],
-    "chain": [32, 64, 64],
+    "chain": [32, 64],
 }
 """Of the kernels' source codes, by case."""
 
