@@ -259,7 +259,10 @@ def _key(record: Record) -> tuple[str, int, int, str]:
 
 
 def _apart(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Tokens before the first that differs, of all, and the largest difference of their log-probabilities."""
+    """Tokens before the first that differs, of all, and the largest difference of their log-probabilities.
+
+    It is infinite if one is not a number. ``spread`` is the range of all log-probabilities: equal ones tell nothing.
+    """
     same, tokens, largest = 0, 0, 0.0
     for ours, theirs, mine, yours in zip(
         one["tokens"], other["tokens"], one["logprobs"], other["logprobs"], strict=True
@@ -269,8 +272,10 @@ def _apart(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
             (index for index, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) > 1), len(ours)
         )
         same += alike
-        largest = max(largest, *(abs(mine[index] - yours[index]) for index in range(alike)), 0.0)
-    return {"same": same, "tokens": tokens, "logprobs": largest}
+        apart = [abs(mine[index] - yours[index]) for index in range(alike)]
+        largest = max(largest, *(each if math.isfinite(each) else math.inf for each in apart), 0.0)
+    found = [each for row in one["logprobs"] for each in row]
+    return {"same": same, "tokens": tokens, "logprobs": largest, "spread": max(found) - min(found)}
 
 
 def _line_of(record: Record) -> str:
