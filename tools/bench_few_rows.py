@@ -111,7 +111,7 @@ GROUPS = (
 """Columns of each B, K, and the variant."""
 
 GEGLU = tuple(((n, n), k, "geglu") for n, k in ((9216, 2304), (14336, 3584), (6912, 1152), (10240, 2560)))
-"""Those of Gemma."""
+"""Gated networks of Gemma: columns of each B, K, and the variant."""
 
 MORE_ROWS = (16, 64, 8, 32)
 

@@ -43,7 +43,7 @@ REPLAYED = (
 )
 SLOW = re.compile("densenet|hrnet|maxvit|training|efficientnet|mobile|regnety|xcit|coat|cait|swin|edgenext|fastvit|dpn")
 OF_PIECES, OF_VARIANTS = 0.3, 0.1
-"""What pieces of models count beside models, and kernels as Inductor would not have them beside those it has."""
+"""Weights of pieces of models, relative to models, and of kernels that Inductor would not make, relative to its own."""
 
 FATAL = re.compile("CUDA( driver)? error|device-side assert")
 """After such an error a process can do nothing on the GPU any more."""

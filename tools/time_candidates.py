@@ -32,7 +32,7 @@ from diode_lut.settings import DEVICE, MODEL, SAME_ARCH
 from diode_lut.templates.config import ATEN, Config
 
 CLOSE = 1.15
-"""A model's config is timed if it is expected to take at most so many times as long as the first."""
+"""The largest expected time of a model's config that is timed, over that of its first."""
 
 NEAREST, BEST = 2, 2
 """Numbers of measured problems, and of the best configs of each."""

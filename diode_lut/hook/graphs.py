@@ -74,7 +74,7 @@ from torch._inductor.runtime.triton_compat import triton_key
 triton_key()
 import triton.compiler.code_generator
 """
-"""What Triton does before its first kernel in a process: it hashes itself, which takes 0.4 s, and loads modules."""
+"""Code that prepares a process for its first kernel: Triton hashes itself, which takes 0.4 s, and loads modules."""
 
 
 def prepare_workers(gm: Any) -> None:
