@@ -21,7 +21,7 @@ from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.measure.search_space import finalists
 from diode_lut.measure.tasks import Crash, Outcome, Setup, Shard, Task, Watch, find_setup, make_shards, measure_tasks
-from diode_lut.problem import GENERATED, JOINED, SPLIT, Problem
+from diode_lut.problem import GENERATED, SPLIT, TOGETHER, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
 from diode_lut.templates.config import baseline
@@ -182,8 +182,8 @@ def _outcomes(
         elif task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
             reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
             yield Outcome(task.problem, "skipped", reason=reason)
-        elif task.problem.op in JOINED:
-            yield Outcome(task.problem, "skipped", reason="nothing measures joined matmuls")
+        elif task.problem.op in TOGETHER:
+            yield Outcome(task.problem, "skipped", reason=f"nothing measures {task.problem.op}")
         elif task.problem not in present:
             missing.append(task)
     for outcome in executor.measure(make_shards(stage, missing, executor.workers), setup, deadline):

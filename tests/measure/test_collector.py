@@ -93,7 +93,7 @@ def test_what_nothing_measures_is_skipped(tmp_path: Path) -> None:
     """Joined matmuls and splits of reductions are skipped, and the reason says so."""
     joined = Problem.of("joined_mm", 16, 512, 256, dtype="bfloat16", layout="nt", variant="two")
     split = Problem.generated("split_reduction", "inner", x=4, r=65536)
-    for problem, what in ((joined, "joined matmuls"), (split, "splits of reductions")):
+    for problem, what in ((joined, "joined_mm"), (split, "splits of reductions")):
         (outcome,) = outcomes([problem], tmp_path / "timings.msgpack", device="cpu")
         assert (outcome.status, outcome.reason) == ("skipped", f"nothing measures {what}")
 
