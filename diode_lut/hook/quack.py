@@ -68,6 +68,12 @@ def compile_kernels(names: Sequence[str]) -> None:
 
 
 @cache
+def _errors_of(process: subprocess.Popen[str]) -> str:
+    """Wait for a process, and return what it wrote to its stderr."""
+    return process.communicate()[1]
+
+
+@cache
 def _kernel(name: str) -> Callable[..., None] | None:
     """Return a kernel, after waiting for it if it is being compiled. None, with a warning, if it cannot be had."""
     try:
@@ -76,9 +82,9 @@ def _kernel(name: str) -> Callable[..., None] | None:
         path = _directory() / f"{name}.so"
         compile_kernels([name])
         if name in _compiling:
-            _, said = _compiling.pop(name).communicate()
+            errors = _errors_of(_compiling.pop(name))
             if not path.exists():
-                raise RuntimeError(said.strip().rpartition("\n")[2])
+                raise RuntimeError(errors.strip().rpartition("\n")[2])
         for library in (tvm_ffi.libinfo.find_libtvm_ffi(), _runtime()):
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         linked = ctypes.CDLL(str(path))
@@ -106,17 +112,24 @@ def _runtime() -> str:
 
 
 def _fused_mm(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, config: str) -> Tensor:
-    parsed = Config.parse(config)
-    kernel = _kernel(name_of(work, parsed, bias=bias is not None))
+    kernel, swap_ab, scheduler = _launch(work, config, bias is not None, a.device)
     if kernel is None:
         return _apart(a, b, bias, c, work, config)
-    _, _, cluster_m, cluster_n, _, swap_ab = parsed.params
     out = a.new_empty((a.shape[0], b.shape[1]))
-    clusters = torch.cuda.get_device_properties(a.device).multi_processor_count // (cluster_m * cluster_n)
     rows = (None, None) if bias is None else (bias[None], None, None)
-    scheduler = (clusters, None, _SWIZZLE, None, None, None)
     kernel(*((b, a) if swap_ab else (a, b)), out, c, rows, scheduler, None, None, None)
     return out
+
+
+@cache
+def _launch(
+    work: str, config: str, bias: bool, device: torch.device
+) -> tuple[Callable[..., None] | None, int, tuple[int | None, ...]]:
+    """Return the kernel, whether it takes A and B swapped, and the arguments of its scheduler."""
+    parsed = Config.parse(config)
+    _, _, cluster_m, cluster_n, _, swap_ab = parsed.params
+    clusters = torch.cuda.get_device_properties(device).multi_processor_count // (cluster_m * cluster_n)
+    return _kernel(name_of(work, parsed, bias=bias)), swap_ab, (clusters, None, _SWIZZLE, None, None, None)
 
 
 _SWIZZLE = 8
