@@ -52,25 +52,33 @@ def _directory() -> Path:
     return directory
 
 
-_compiling: dict[str, subprocess.Popen[str]] = {}
-"""The process that compiles a kernel, by the kernel's name."""
+_compiling: list[subprocess.Popen[str]] = []
+_asked: set[Path] = set()
+_told: dict[str, str] = {}
+"""The process that compiles kernels, the libraries that it was asked for, and those it has told, with their errors."""
+
+
+def start() -> None:
+    """Start the process that compiles kernels, unless it runs, and do not wait for it: its imports take seconds."""
+    if _compiling and _compiling[0].poll() is None:
+        return
+    command = [sys.executable, "-m", "diode_lut.hook.quack_kernels"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    _compiling[:] = [subprocess.Popen(command, **pipes, text=True)]  # type: ignore[call-overload]  # noqa: S603 (ours)
+    _asked.clear()
 
 
 def compile_kernels(names: Sequence[str]) -> None:
-    """Start a process for the kernels that are not in the cache, and do not wait for it."""
-    directory = _directory()
-    missing = [name for name in names if name not in _compiling and not (directory / f"{name}.so").exists()]
+    """Have the kernels compiled that are not in the cache, and do not wait for them."""
+    paths = [_directory() / f"{name}.so" for name in names]
+    missing = [path for path in paths if path not in _asked and not path.exists()]
     if missing:
-        command = [sys.executable, "-m", "diode_lut.hook.quack_kernels", str(directory), *missing]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(command, **pipes, text=True)  # type: ignore[call-overload]  # noqa: S603 (our own)
-        _compiling.update(dict.fromkeys(missing, process))
-
-
-@cache
-def _errors_of(process: subprocess.Popen[str]) -> str:
-    """Wait for a process, and return what it wrote to its stderr."""
-    return process.communicate()[1]
+        start()
+        stdin = _compiling[0].stdin
+        assert stdin is not None
+        stdin.write("".join(f"{path}\n" for path in missing))
+        stdin.flush()
+        _asked.update(missing)
 
 
 @cache
@@ -81,10 +89,16 @@ def _kernel(name: str) -> Callable[..., None] | None:
 
         path = _directory() / f"{name}.so"
         compile_kernels([name])
-        if name in _compiling:
-            errors = _errors_of(_compiling.pop(name))
-            if not path.exists():
-                raise RuntimeError(errors.strip().rpartition("\n")[2])
+        while path in _asked and str(path) not in _told:
+            stdout = _compiling[0].stdout
+            assert stdout is not None
+            line = stdout.readline()
+            if not line:
+                raise RuntimeError("the process that compiles it has ended")
+            told, _, error_there = line.rstrip("\n").partition("\t")
+            _told[told] = error_there
+        if _told.get(str(path)):
+            raise RuntimeError(_told[str(path)])
         for library in (tvm_ffi.libinfo.find_libtvm_ffi(), _runtime()):
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         linked = ctypes.CDLL(str(path))
@@ -151,7 +165,13 @@ def _shape(a: Tensor, b: Tensor, *_: Any) -> Tensor:
 
 
 def register(_module: Any) -> Callable[[], None]:
-    """Define the operator, which a graph from a cache may call. Return a function to remove it."""
+    """Define the operator, which a graph from a cache may call. Return a function to remove it.
+
+    If there is a Hopper and no kernel is in the cache, the first may be needed soon: Inductor is being imported.
+    """
+    if versions() and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == (9, 0):
+        if not any(_directory().glob("*.so")):
+            start()
     library: Any = torch.library.Library("diode_lut", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("fused_mm(Tensor a, Tensor b, Tensor? bias, Tensor? c, str work, str config) -> Tensor")
     for key, function in (("CUDA", _fused_mm), ("CPU", _apart), ("Meta", _shape)):

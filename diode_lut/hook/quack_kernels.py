@@ -1,7 +1,7 @@
-"""Compile QuACK's kernels, in a process of its own: ``python -m diode_lut.hook.quack_kernels DIRECTORY NAME...``.
+"""Compile QuACK's kernels, in a process of its own: ``python -m diode_lut.hook.quack_kernels``.
 
 Importing QuACK and CUTLASS's Python takes seconds, and compiling a kernel takes one to three. No GPU is used. The names
-are those of ``hook.quack``. Each kernel becomes a shared library in the directory, in which others may write, too.
+are those of ``hook.quack``. Each kernel becomes a shared library, which other processes may write, too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from select import select
 from typing import Any
 from unittest.mock import patch
 
@@ -88,20 +90,38 @@ EPILOGUES: dict[str, Any] = {
 
 
 def main() -> None:
-    """Compile all kernels at once. Exit with an error if one of them failed."""
-    directory, *names = sys.argv[1:]
-    with get_context("fork").Pool(min(len(names), os.cpu_count() or 1)) as pool:
-        pool.starmap(compile_kernel, [(name, Path(directory)) for name in names])
+    """Compile the libraries whose paths come as lines, side by side, and write each path with its error, if any.
+
+    It ends once no line has come for a while, or none can come any more.
+    """
+    with get_context("fork").Pool(min(_MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+        while select([sys.stdin], [], [], _WAITS_S)[0]:
+            text = os.read(sys.stdin.fileno(), 1 << 16).decode()
+            for path in text.splitlines():
+                pool.apply_async(compile_kernel, (Path(path),), {}, partial(_tell, path), partial(_tell, path))
+            if not text:
+                break
+        pool.close()
+        pool.join()
 
 
-def compile_kernel(name: str, directory: Path) -> None:
+_MOST_AT_ONCE = 16
+_WAITS_S = 60.0
+
+
+def _tell(path: str, error: Exception | None) -> None:
+    sys.stdout.write(f"{path}\t{'' if error is None else repr(error)[:1000].replace(chr(10), ' ')}\n")
+    sys.stdout.flush()
+
+
+def compile_kernel(path: Path) -> None:
     """Compile one kernel for bfloat16 and any sizes, unless another process has done so, and link it."""
-    work, tile, cluster, *flags = name.split("-")
+    work, tile, cluster, *flags = path.stem.split("-")
     tile_m, tile_n, cluster_m, cluster_n = map(int, (*tile.split("x"), *cluster.split("x")))
     x, w, c, out = (torch.empty(256, 256, dtype=torch.bfloat16) for _ in range(4))
     kernel = EPILOGUES[work]
     rows = {"bias": torch.empty(1, 256, dtype=torch.bfloat16)} if "bias" in kernel.operand_names else {}
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         quack.cache.CACHE_ENABLED, quack.cache.CACHE_DIR = True, scratch
         with patch("quack.gemm_runtime.host.get_max_active_clusters", lambda *_, **__: 1):
             kernel.gemm(
@@ -121,7 +141,7 @@ def compile_kernel(name: str, directory: Path) -> None:
         subprocess.run(  # noqa: S603 (the user's compiler)
             [os.environ.get("CXX", "g++"), "-shared", "-o", linked, compiled], check=True
         )
-        linked.replace(directory / f"{name}.so")
+        linked.replace(path)
 
 
 if __name__ == "__main__":
