@@ -169,9 +169,9 @@ def register(_module: Any) -> Callable[[], None]:
 
     If there is a Hopper and no kernel is in the cache, the first may be needed soon: Inductor is being imported.
     """
-    if versions() and torch.cuda.is_initialized() and torch.cuda.get_device_capability() == (9, 0):
-        if not any(_directory().glob("*.so")):
-            start()
+    on_hopper = bool(versions()) and torch.cuda._initialized and torch.cuda.get_device_capability() == (9, 0)
+    if on_hopper and not any(_directory().glob("*.so")):
+        start()
     library: Any = torch.library.Library("diode_lut", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("fused_mm(Tensor a, Tensor b, Tensor? bias, Tensor? c, str work, str config) -> Tensor")
     for key, function in (("CUDA", _fused_mm), ("CPU", _apart), ("Meta", _shape)):
