@@ -111,9 +111,10 @@ def _works(product: Product) -> Iterator[_Work]:
             variant, other = _with_other(result, y, inside)
         if variant is None or not takes_place(result, y, inside) or is_concatenated(result):
             continue
-        if not any(node.is_impure(impure_random=False) for node in _between(y, result)):
-            problem = product.problem._replace(op=FUSED[0], variant=variant)
-            yield _Work(product, problem, result, other, frozenset(inside))
+        if any(node.is_impure(impure_random=False) for node in _between(y, result)):
+            continue
+        problem = product.problem._replace(op=FUSED[0], variant=variant)
+        yield _Work(product, problem, result, other, frozenset(inside))
 
 
 def _with_other(result: Node, y: Node, inside: set[Node]) -> tuple[str | None, Node | None]:

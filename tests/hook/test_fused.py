@@ -150,6 +150,26 @@ def test_layers_follow_each_other(rows: Rows) -> None:
     assert works(program, X, W, Input((256, 512))) == ["relu", "add", "relu", "add"]
 
 
+def test_nothing_moves_over_what_is_written_in_place(rows: Rows) -> None:
+    """A matmul is not computed where its result is activated, if anything is written between."""
+
+    def program(x: Tensor, w: Tensor) -> Tensor:
+        y = functional.linear(x, w)
+        x.view(-1).add_(1)
+        return y.relu()
+
+    rows(row())
+    assert works(program, X, W) == []
+
+
+def test_rows_that_are_not_aligned(rows: Rows) -> None:
+    """The kernel reads rows of 16 bytes at least, and writes such rows."""
+    rows(row())
+    program: Callable[..., Any] = lambda x, w: functional.linear(x, w).relu()  # noqa: E731
+    assert works(program, X, Input((500, 256))) == []
+    assert works(program, X, Input((504, 256))) == ["relu"]
+
+
 def test_without_quack_nothing_changes(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package, nobody is asked."""
     rows(row())
