@@ -80,6 +80,7 @@ OP_SIZES = {
     "flex_decoding": ATTENTION_SIZES,
     "grouped_mm": ("b", "m", "n", "k"),
     "joined_mm": ("m", "n", "k"),
+    "fused_mm": ("m", "n", "k"),
     "pointwise": ("x", "y", "loads"),
     "reduction": ("x", "r"),
     "split_reduction": ("x", "r"),
@@ -93,7 +94,8 @@ MEANING_OF_OPS = (
     "whose types are float8 (scaled_mm); A B of int8 to int32 (int_mm); or attention: forward (flex_attention), "
     "its gradients (flex_attention_backward), and forward with few queries (flex_decoding); or a matmul of rows in "
     "groups, each with a matrix B of its own (grouped_mm); or two or three matmuls with the same A in one kernel "
-    "(joined_mm); or a kernel that Inductor generates for anything else, "
+    "(joined_mm); or a matmul with all the pointwise work after it in one kernel (fused_mm); or a kernel that Inductor "
+    "generates for anything else, "
     "with a reduction or without (reduction, pointwise); or how many parts a reduction is computed in "
     "(split_reduction). Left out, any GEMM but grouped_mm."
 )
@@ -120,6 +122,16 @@ PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}
 GATED = ("swiglu", "geglu")
 """The variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh."""
 
+FUSED = ("fused_mm",)
+"""A matmul, with or without a bias, and all the pointwise work after it, in one kernel that computes nothing else."""
+
+WORK = ("relu", "gelu", "gelu_tanh", "add", *GATED)
+"""The variants of FUSED: an activation of the product; its sum with another M x N tensor, such as a residual; the
+product times ``silu``, or gelu with tanh, of another M x N tensor."""
+
+TOGETHER = (*JOINED, *FUSED)
+"""The ops of matmuls in one kernel with other work, without which they are asked about as usual."""
+
 SPLIT = "split_reduction"
 """The op of a reduction before Inductor decides whether one kernel computes it, or one for its parts and one more."""
 
@@ -133,7 +145,7 @@ def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
     return tuple(name for name in OP_SIZES[op] if name not in has_default)
 
 
-MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *JOINED, *GENERATED))
+MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *TOGETHER, *GENERATED))
 """The ops on two matrices, or two batches. A row without an op is for these."""
 
 MATMUL_SIZES = ("b", "m", "n", "k")
@@ -191,6 +203,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(ATTENTION, tuple(str(Modifications(mask, score)) for mask in MASKS for score in SCORES)),
     **dict.fromkeys(JOINED, tuple(PRODUCTS)),
+    **dict.fromkeys(FUSED, WORK),
     "pointwise": ("flat", "tiled", "tiled-x", "tiled-y"),
     "reduction": ("inner", "outer", "outer_tiny", "default", "mixed"),
     SPLIT: ("inner", "outer"),
@@ -220,6 +233,7 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
     "grouped_mm": Domain(("bfloat16",), ("nn", "nt"), (NO_EPILOGUE,), (NO_VARIANT,)),
     **{op: Domain(_WIDE, ("nt", "nn", "tn", "tt"), (NO_EPILOGUE,), VARIANTS[op]) for op in JOINED},
+    **{op: Domain(("bfloat16",), ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in FUSED},
     **{op: Domain((NO_DTYPE,), (NO_LAYOUT,), (NO_EPILOGUE,), VARIANTS[op]) for op in GENERATED},
 }
 """The domain of each op. Library and hardware multiply float8 only if A is row-major and B column-major. Attention
@@ -271,7 +285,7 @@ def letters(layout: str) -> tuple[str, str]:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
-_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *JOINED, *SCALED, *INTEGER, *GENERATED))
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *TOGETHER, *SCALED, *INTEGER, *GENERATED))
 """The ops other than plain GEMMs of floating-point numbers."""
 
 _VALUES: dict[str, tuple[str, ...]] = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": tuple(EPILOGUES)}
@@ -300,6 +314,7 @@ class Problem(NamedTuple):
     group of row ``m``. The number of rows of each group is not known before it runs.
 
     joined_mm has two or three B, as its variant says, with ``n`` columns together and the same letter in ``layout``.
+    The variant of fused_mm is the work after the matmul.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
     ``m`` queries and ``n`` keys of ``k`` elements, and values of ``v`` elements. ``align`` is 16 if every row of Q, K

@@ -62,7 +62,7 @@ TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")
 """The subpackages that import torch or Triton as soon as they are imported."""
 
 
-IMPORTED_AS = {"vl-convert-python": "vl_convert"}
+IMPORTED_AS = {"vl-convert-python": "vl_convert", "quack-kernels": "quack", "apache-tvm-ffi": "tvm_ffi"}
 """What packages of another name are imported as."""
 PART_OF_TORCH = "sympy"
 """Sizes in Inductor are its expressions, so torch says which release it must be."""
@@ -220,7 +220,7 @@ def test_what_is_imported_is_declared() -> None:
     assert breaches(MODULES, undeclared) == {}
 
 
-UNTESTED = {"torch", "triton", "nvidia-matmul-heuristics"}
+UNTESTED = {"torch", "triton", "nvidia-matmul-heuristics", "quack-kernels", "apache-tvm-ffi"}
 """What the tests of the lowest releases do without."""
 
 

@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="only compile QuACK's kernels")
     parser.add_argument("--read", action="store_true", help="only print the summary")
     parser.add_argument("--order", type=Path, help="also write the order of configs to this JSON file")
+    parser.add_argument("--dataset", type=Path, help="also write the times of work that is fused to this dataset")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -86,6 +87,8 @@ def main() -> None:
     print(summary(records))
     if arguments.order is not None:
         arguments.order.write_text(json.dumps(order_file(records), indent=1) + "\n")
+    if arguments.dataset is not None:
+        write_dataset(records, arguments.dataset)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -444,14 +447,67 @@ def order_file(records: Sequence[Record]) -> Record:
     found = list({record["gemm"]: record for record in records if "gemm" in record}.values())
     order = []
     for name, cost in _order(found):
-        tile, cluster, *flags = name.split("-")
-        fields = dict(zip(("tile_m", "tile_n"), map(int, tile.split("x")), strict=True))
-        fields |= dict(zip(("cluster_m", "cluster_n"), map(int, cluster.split("x")), strict=True))
-        fields |= {"pingpong": "pingpong" in flags, "swap_ab": "swap" in flags}
-        order.append({**fields, "time_over_best": round(cost, 3)})
+        order.append({**config_fields(name), "time_over_best": round(cost, 3)})
     device = {"device": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "torch": "2.11.0+cu130"}
     packages = {"quack-kernels": "0.6.5", "nvidia-cutlass-dsl": "4.8.1"}
-    return {**device, **packages, "dtype": "bfloat16", "gemms": len(found), "order": order}
+    source = {"repository": "diode_lut", "tool": "tools/bench_quack.py", "results": "tools/modelbench/quack"}
+    means = "mean over GEMMs and epilogues of the time in a CUDA graph over the time of the fastest config"
+    epilogues = sorted({label.split()[0] for record in found for label in record["screened"]})
+    problems = {"dtype": "bfloat16", "gemms": len(found), "epilogues": epilogues, "time_over_best": means}
+    return {**device, **packages, **source, **problems, "order": order}
+
+
+WORK = {
+    **{f"bias-{name}": name.replace("-", "_") for name in ("gelu", "gelu-tanh", "relu", "add")},
+    "add": "add",
+    "silu-gate": "swiglu",
+    "gelu-gate": "geglu",
+}
+"""The variants of tables' fused_mm, by our names of epilogues."""
+
+
+def write_dataset(records: Sequence[Record], path: Path) -> None:
+    """Write the times in a graph as a dataset, of which ``build`` makes rows.
+
+    The config ``default`` has the time of the faster of aten and triton. Times of configs that were only screened are
+    scaled as those of the others changed.
+    """
+    from diode_lut.dataset import DatasetWriter, Header, Timing
+    from diode_lut.dataset import Record as Measured
+    from diode_lut.problem import Problem
+    from diode_lut.table import read_hardware
+    from diode_lut.templates.config import DEFAULT, Config
+
+    header = Header(
+        read_hardware(Path("tables/nvidia-h100.json")),
+        torch="2.11.0+cu130",
+        triton="3.6.0",
+        cuda="13.0",
+        benchmarker="tools/bench_quack.py, CUDA graphs, after a kernel that writes A",
+        measured_on="2026-11-27",
+    )
+    with DatasetWriter(path, header) as writer:
+        for record in sorted(filter(lambda each: each.get("epilogue") in WORK, records), key=lambda each: each["gemm"]):
+            kind, times = record["epilogue"], record["in graph"]
+            first = {label: us[1] for label, us in record["screened"].items() if label.startswith(f"{kind} ")}
+            scale = median(times[label] / us for label, us in first.items() if label in times) if first else 1.0
+            timings = [Timing.of(DEFAULT, round(1e3 * min(times["aten"], times.get("triton", float("inf")))))]
+            for label, us in first.items():
+                fields = config_fields(label.split()[1])
+                config = Config.make("quack_gemm", {name: int(value) for name, value in fields.items()})
+                timings.append(Timing.of(config, round(1e3 * times.get(label, us * scale))))
+            sizes = (record["m"], record["n"], record["k"])
+            problem = Problem.of("fused_mm", *sizes, dtype="bfloat16", layout="nt", variant=WORK[kind])
+            if first:
+                writer.append(Measured(problem, tuple(timings), "final"))
+
+
+def config_fields(name: str) -> Record:
+    """Return the fields of a config by the names that QuACK and PyTorch have for them."""
+    tile, cluster, *flags = name.split("-")
+    fields: Record = dict(zip(("tile_m", "tile_n"), map(int, tile.split("x")), strict=True))
+    fields |= dict(zip(("cluster_m", "cluster_n"), map(int, cluster.split("x")), strict=True))
+    return fields | {"pingpong": "pingpong" in flags, "swap_ab": "swap" in flags}
 
 
 def _best(times: dict[str, float], way: str) -> float:

@@ -26,7 +26,7 @@ from diode_lut.decide.catalog import find_hardware, sources_for
 from diode_lut.decide.decide import Axis, Sources, decide
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.measure.problems import random_problems
-from diode_lut.problem import DOMAINS, GEMMS, GENERATED, JOINED, MAX_SIZE, OP_SIZES, RANKED, Problem
+from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MAX_SIZE, OP_SIZES, RANKED, TOGETHER, Problem
 from diode_lut.settings import Settings
 from diode_lut.table import Entry, read_table
 from diode_lut.table.format import key_text
@@ -36,7 +36,7 @@ HARDWARE = ("nvidia-h200", "nvidia-h100")
 DRAWN, DYNAMIC = 100_000, 200
 """Numbers of problems that are drawn at random, and of those whose sizes may change."""
 
-LEFT_OUT = (*GENERATED, *JOINED)
+LEFT_OUT = (*GENERATED, *TOGETHER)
 """Ops that are not asked about: their rows are good on average, and other timings make other rows."""
 
 CONFIGS = 3

@@ -17,6 +17,7 @@ ATTENTION = "tests/hook/test_attention.py::"
 GENERATED = "tests/hook/test_generated.py::"
 SPLITS = "tests/hook/test_split_reductions.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
+FUSED, LEFT = "tests/hook/test_fused.py::", "tests/hook/test_fused.py::test_others_are_left"
 JOINED, FEW_ROWS = "tests/hook/test_joined.py::", "tests/hook/test_few_rows.py::"
 CONVOLUTIONS = "tests/hook/test_convolutions.py::"
 STAYS = "test_what_stays_a_convolution"
@@ -191,6 +192,17 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "joined-room": ("require_fit", NONE, JOINED + "test_config_that_cannot_run_is_skipped"),
         "joined-precision": ("require_settings_of_timings", NONE, JOINED + "test_precision_of_timings"),
         "joined-errors": ("leave", RAISES, JOINED + "test_a_kernel_that_fails_leaves_them_apart"),
+    },
+    "diode_lut.hook.fused": {
+        "fused-alone": ("takes_place", TRUE, LEFT),
+        "fused-other": ("_is_like", TRUE, LEFT),
+        "fused-domain": ("_works", Without("domain"), LEFT),
+        "fused-concatenation": ("is_concatenated", FALSE, LEFT),
+        "fused-in-place": ("_works", Without("is_impure"), FUSED + "test_nothing_moves_over_what_is_written_in_place"),
+        "fused-gates": ("fuse", Without("isdisjoint"), FUSED + "test_a_gate_is_activated_where_it_is_multiplied"),
+        "fused-fit": ("require_fit", NONE, FUSED + "test_rows_that_are_not_aligned"),
+        "fused-cpp": ("fuse", Without("cpp_wrapper"), FUSED + "test_inductors_settings_win"),
+        "fused-verify": ("fuse", Without("policy"), FUSED + "test_our_settings_win"),
     },
     "diode_lut.hook.convolutions": {
         "convolution-window": ("as_matmul", Without("given"), CONVOLUTIONS + STAYS),

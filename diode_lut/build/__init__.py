@@ -20,12 +20,12 @@ from diode_lut.problem import (
     ATTENTION,
     GEMMS,
     GENERATED,
-    JOINED,
     MAX_SIZE,
     NO_EPILOGUE,
     OF_BYTES,
     OP_SIZES,
     SIZE_FIELDS,
+    TOGETHER,
     Problem,
 )
 from diode_lut.process import __version__
@@ -58,7 +58,7 @@ rows for Triton kernels answered for 166 of these, and one was slower than ``ate
 of 308, by up to 50 %. With half the reach instead, it was 4 of 186, by up to 21 %.
 """
 
-BY_RANGES = (*GENERATED, *JOINED)
+BY_RANGES = (*GENERATED, *TOGETHER)
 """The ops with rows that are good on average for ranges of sizes."""
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from diode_lut.hardware import Hardware
 from diode_lut.model.generated import KernelModel, Times, fit_kernels
-from diode_lut.problem import JOINED, MAX_SIZE, OP_SIZES, SPLIT, Problem
+from diode_lut.problem import JOINED, MAX_SIZE, OP_SIZES, SPLIT, TOGETHER, Problem
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -42,8 +42,8 @@ LEAST_SHARE = 0.95
 """Minimum share of a part's problems that were measured with its config. Kernels differ more than their problems tell,
 so a config that few were measured with may take several times as long with the others."""
 
-LEAST_SHARE_JOINED = 0.8
-"""The same of joined matmuls, whose time follows from their sizes."""
+LEAST_SHARE_TOGETHER = 0.8
+"""The same of TOGETHER, whose time follows from their sizes."""
 
 OTHER_FORM = 0.01
 """Minimum mean loss that the other form of a reduction must save where both were measured."""
@@ -52,8 +52,8 @@ OF_FUSIONS = 0.1
 """Minimum mean loss that another split of a reduction saves than Inductor's, because a split also decides what is fused
 with the reduction. With 0.03, a training step of a Llama took 0.7 % longer."""
 
-OF_JOINED = 0.05
-"""The same of joined matmuls, into which nothing is fused, and of which few sizes were measured."""
+OF_TOGETHER = 0.05
+"""The same of TOGETHER, into which nothing is fused, and of which few sizes were measured."""
 
 CLEARLY_FASTER = 0.02
 """Minimum mean loss that a row for a single problem saves."""
@@ -111,17 +111,17 @@ def _means(losses: Losses, share: float) -> Losses:
 
 
 def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
-    """Return the rows for generated kernels and joined matmuls, by problems with each config's time.
+    """Return the rows for generated kernels and TOGETHER, by problems with each config's time.
 
     Each problem counts for itself, as the kernels of a problem differ.
     """
     by_kind: defaultdict[tuple[object, ...], list[tuple[Problem, Mapping[Config, float]]]] = defaultdict(list)
     for problem, times in sorted(measured, key=lambda each: (each[0], sorted(each[1].items()))):
         by_kind[problem.kind].append((problem, times))
-    expected = fit_kernels([each for each in measured if each[0].op not in JOINED], hardware)
+    expected = fit_kernels([each for each in measured if each[0].op not in TOGETHER], hardware)
     rows: list[Entry] = []
     for (op, *_), of_kind in by_kind.items():
-        model = None if op in JOINED else expected
+        model = None if op in TOGETHER else expected
         rows += kernel_rows([problem for problem, _ in of_kind], [times for _, times in of_kind], model)
     return rows
 
@@ -134,7 +134,7 @@ def kernel_rows(
     A form that was not measured has the config that is expected to lose least.
     """
     op, dtype, layout, align, _, variant = problems[0].kind
-    with_default, margin = op in (SPLIT, *JOINED), OF_JOINED if op in JOINED else OF_FUSIONS
+    with_default, margin = op in (SPLIT, *TOGETHER), OF_TOGETHER if op in TOGETHER else OF_FUSIONS
     configs = sorted({config for each in times for config in each if config != DEFAULT or with_default})
     losses = np.full((len(problems), len(configs)), np.nan)
     gains = losses.copy()
@@ -146,11 +146,11 @@ def kernel_rows(
                 losses[number, place] -= margin if config == DEFAULT else 0
                 gains[number, place] = np.log(of_problem.get(DEFAULT, np.nan) / of_problem[config])
     anything = Entry(op, None, None, None, None, None, None, None, candidates=(), variant=variant)
-    if op in JOINED:
+    if op in TOGETHER:
         anything = anything._replace(dtype=dtype, layout=layout, align=align)
     names = [name for name in OP_SIZES[op] if (name, variant) != ("y", "flat")]
     sizes = {name: np.array([getattr(each, name) for each in problems], np.int64) for name in names}
-    measured = _Kernels(sizes, configs, losses, LEAST_SHARE_JOINED if op in JOINED else LEAST_SHARE)
+    measured = _Kernels(sizes, configs, losses, LEAST_SHARE_TOGETHER if op in TOGETHER else LEAST_SHARE)
     rows: list[Entry] = []
     for part in _divided(measured, _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))):
         chosen = list(_chosen(measured, part.numbers))

@@ -19,7 +19,7 @@ from diode_lut.dataset import Dataset
 from diode_lut.evaluate import geometric_mean
 from diode_lut.measure.collector import Executor, InProcess, collect
 from diode_lut.measure.problems import RecordedKernel, ends
-from diode_lut.problem import GENERATED, JOINED, Problem
+from diode_lut.problem import GENERATED, TOGETHER, Problem
 from diode_lut.table import Entry, Table
 from diode_lut.table.row import is_point
 from diode_lut.templates.config import BASELINES, baseline
@@ -188,7 +188,7 @@ def comparable(table: Table, datasets: Iterable[Dataset] = (), kernels: Iterable
             measured[row] += (problem,)
     found = {}
     for entry in table.entries:
-        if entry.best.config not in BASELINES and entry.best.gain_permille and entry.op not in JOINED:
+        if entry.best.config not in BASELINES and entry.best.gain_permille and entry.op not in TOGETHER:
             problems = measured[entry] if of_gemms or entry.op in GENERATED else _told(entry)
             known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
             if known and all(table.lookup(each) == entry for each in problems):

@@ -18,7 +18,7 @@ from diode_lut.decide.sources import Answer, Source, Threshold, unmeasured_time
 from diode_lut.errors import ProblemError, SettingError, let_pass, printable
 from diode_lut.hardware import Hardware
 from diode_lut.log import log
-from diode_lut.problem import GENERATED, JOINED, Problem
+from diode_lut.problem import GENERATED, TOGETHER, Problem
 from diode_lut.settings import CHOOSER
 from diode_lut.templates.config import Config
 
@@ -77,8 +77,8 @@ class Chooser:
         """Return the answer, with the reason if it has no configs."""
         if problem.op in GENERATED and not self.generated:
             return Answer((), "not asked about generated kernels")
-        if problem.op in JOINED:
-            return Answer((), "not asked about joined matmuls")
+        if problem.op in TOGETHER:
+            return Answer((), f"not asked about {problem.op}")
         key = problem, hardware
         known = self._answers.get(key)
         if known is not None:

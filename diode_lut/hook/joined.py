@@ -46,20 +46,20 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 _OPS: dict[Any, str] = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
 
-_RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
-_VIEWS = _RESHAPES | {
+RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
+_VIEWS = RESHAPES | {
     *(aten.permute.default, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim),
     *(aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default),
 }
-_CONVERT = prims.convert_element_type.default
-_MOVABLE = _VIEWS | {_CONVERT}
+CONVERT = prims.convert_element_type.default
+_MOVABLE = _VIEWS | {CONVERT}
 """Ops that compute the same wherever they stand after their input."""
 
 _FEW_ROWS = 64
 """With more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it."""
 
 
-class _Product(NamedTuple):
+class Product(NamedTuple):
     """A matmul in the graph."""
 
     node: Node
@@ -70,7 +70,7 @@ class _Group(NamedTuple):
     """Matmuls with the same A, their problem together, and for a variant of GATED the node with the result."""
 
     problem: Problem
-    products: tuple[_Product, ...]
+    products: tuple[Product, ...]
     result: Node | None = None
 
 
@@ -99,15 +99,15 @@ def _join(graph: Graph, choose: Callable[[_Group], Config | None], lower: Callab
         _replace(graph, group, config, lower)
 
 
-def _with_the_same_a(graph: Graph) -> Iterator[list[_Product]]:
+def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
     """Yield the matmuls with the same A. Between them, nothing writes into a tensor."""
-    found: dict[Any, list[_Product]] = defaultdict(list)
+    found: dict[Any, list[Product]] = defaultdict(list)
     for node in graph.nodes:
         writes = node.op == "call_function" and node.is_impure(impure_random=False)
         if writes:
             yield from found.values()
             found = defaultdict(list)
-        product = _product(node)
+        product = product_of(node)
         if product is not None:
             where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
             found[_identity(node.args[-2]), where, product.problem._replace(op="", n=1)].append(product)
@@ -123,7 +123,7 @@ def _identity(argument: Any) -> Any:
     return tuple(map(_identity, argument)) if isinstance(argument, (list, tuple)) else argument
 
 
-def _product(node: Node) -> _Product | None:
+def product_of(node: Node) -> Product | None:
     """Return the matmul of a node on a GPU, if tables know such, and its sizes cannot change."""
     op = _OPS.get(node.target)
     if op is None:
@@ -143,11 +143,11 @@ def _product(node: Node) -> _Product | None:
     problem = problem_of_tensors(op, *tensors)
     if problem is None or is_concatenated(node):
         return None
-    return _Product(node, problem)
+    return Product(node, problem)
 
 
 def _groups(
-    products: Sequence[_Product], places: dict[Node, int], choose: Callable[[_Group], Config | None]
+    products: Sequence[Product], places: dict[Node, int], choose: Callable[[_Group], Config | None]
 ) -> Iterator[tuple[_Group, Config]]:
     """Yield the groups for which ``choose`` returns a config: pairs for a gate times ``up``, and up to three others.
 
@@ -175,12 +175,12 @@ def _groups(
             return
 
 
-def _together(products: Sequence[_Product], variant: str) -> Problem:
+def _together(products: Sequence[Product], variant: str) -> Problem:
     one = products[0].problem
     return one._replace(op=JOINED[0], n=sum(product.problem.n for product in products), variant=variant)
 
 
-def _are_ready(products: Sequence[_Product], places: dict[Node, int]) -> bool:
+def _are_ready(products: Sequence[Product], places: dict[Node, int]) -> bool:
     first = min(places[product.node] for product in products)
     return all(places[_origin(each)] < first for product in products for each in product.node.all_input_nodes)
 
@@ -194,7 +194,7 @@ def _origin(node: Node) -> Node:
 
 _MUL, _ADD = aten.mul.Tensor, aten.add.Tensor
 _CUBIC = (_ADD, "gate", (_MUL, (_MUL, (_MUL, "gate", "gate"), "gate"), 0.044715))
-_ACTIVATIONS: dict[str, tuple[Any, ...]] = {
+ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "swiglu": (aten.div.Tensor, "gate", (_ADD, (aten.exp.default, (aten.neg.default, "gate")), 1)),
     "geglu": (
         *(_MUL, (_MUL, "gate", 0.5)),
@@ -203,36 +203,56 @@ _ACTIVATIONS: dict[str, tuple[Any, ...]] = {
 }
 """The activations of GATED as Inductor decomposes them, in float32."""
 
-_STEPS = {_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default}
+STEPS = {
+    *(_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default, aten.erf.default),
+    aten.relu.default,
+}
 _DEEPEST = 10
 """Steps from the result back to the gate, at most."""
 
 
+def written(node: Any, leaves: dict[Node, str], inside: set[Node], depth: int = 0) -> Any:
+    """Return what a node computes of ``leaves``, which have a name each, and add all nodes on the way to ``inside``.
+
+    It is a tuple for each step, the name for a leaf, and None for anything that is no step.
+    """
+    if not isinstance(node, Node) or node in leaves:
+        return leaves.get(node, node)
+    inside.add(node)
+    dtypes = (torch.float32, *(leaf.meta["val"].dtype for leaf in leaves))
+    if node.target in RESHAPES or (node.target is CONVERT and node.args[1] in dtypes):
+        return written(node.args[0], leaves, inside, depth)
+    if node.target not in STEPS or node.kwargs or depth == _DEEPEST:
+        return None
+    return node.target, *(written(each, leaves, inside, depth + 1) for each in node.args)
+
+
+def named(variant: str, leaf: str) -> Any:
+    """Return the activation of a variant of GATED with another name for the gate."""
+
+    def renamed(steps: Any) -> Any:
+        return tuple(map(renamed, steps)) if isinstance(steps, tuple) else leaf if steps == "gate" else steps
+
+    return renamed(ACTIVATIONS[variant])
+
+
 def _gated(gate: Node, up: Node) -> tuple[str, Node] | None:
     """Return the variant and the node with an activation of ``gate`` times ``up``, if nothing else reads any step."""
-    value = gate.meta["val"]
-
-    def written(node: Any, depth: int = 0) -> Any:
-        if not isinstance(node, Node) or node in (gate, up):
-            return {gate: "gate", up: "up"}.get(node, node)
-        inside.add(node)
-        if node.target in _RESHAPES or (node.target is _CONVERT and node.args[1] in (torch.float32, value.dtype)):
-            return written(node.args[0], depth)
-        if node.target not in _STEPS or node.kwargs or depth == _DEEPEST:
-            return None
-        return node.target, *(written(each, depth + 1) for each in node.args)
-
     for result in _ends(up):
         inside = {gate, up}
-        product = written(result)
-        found = result.meta["val"]
-        same_size = found.shape[-1] == value.shape[1], found.numel() == value.numel()
-        alike = found.dtype == value.dtype and all(map(statically_known_true, same_size))
-        alone = all(user in inside for node in inside if node is not result for user in node.users)
-        for variant, activation in _ACTIVATIONS.items():
-            if alike and alone and product in ((_MUL, activation, "up"), (_MUL, "up", activation)):
+        product = written(result, {gate: "gate", up: "up"}, inside)
+        for variant, activation in ACTIVATIONS.items():
+            if product in ((_MUL, activation, "up"), (_MUL, "up", activation)) and takes_place(result, up, inside):
                 return variant, result
     return None
+
+
+def takes_place(result: Node, product: Node, inside: set[Node]) -> bool:
+    """Return whether ``result`` has the elements of ``product``, and nothing else reads the nodes ``inside``."""
+    value, given = result.meta["val"], product.meta["val"]
+    same_size = value.shape[-1] == given.shape[1], value.numel() == given.numel()
+    alike = value.dtype == given.dtype and all(map(statically_known_true, same_size))
+    return alike and all(user in inside for node in inside if node is not result for user in node.users)
 
 
 def _ends(up: Node) -> Iterator[Node]:
@@ -240,7 +260,7 @@ def _ends(up: Node) -> Iterator[Node]:
     for user in up.users:
         if user.target is aten.mul.Tensor:
             yield user
-        elif user.target in _RESHAPES or user.target is _CONVERT:
+        elif user.target in RESHAPES or user.target is CONVERT:
             yield from _ends(user)
 
 
@@ -290,7 +310,12 @@ def _replace(graph: Graph, group: _Group, config: Config, lower: Callable[..., A
         shaped = graph.call_function(aten.reshape.default, (joined, list(group.result.meta["val"].shape)))
     shaped.meta.update(group.result.meta)
     group.result.replace_all_uses_with(shaped)
-    unread = [group.result]
+    erase_unread(graph, group.result)
+
+
+def erase_unread(graph: Graph, result: Node) -> None:
+    """Erase a node that nothing reads, and all nodes that nothing reads then."""
+    unread = [result]
     while unread:
         node = unread.pop()
         inputs = node.all_input_nodes
@@ -321,14 +346,14 @@ def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str,
     if variant not in GATED:
         return apart
     dtype = a.get_dtype()
-    gate, up = (lowerings[_CONVERT](each, torch.float32) for each in apart)
+    gate, up = (lowerings[CONVERT](each, torch.float32) for each in apart)
 
     def lowered(written: Any) -> Any:
         if not isinstance(written, tuple):
             return gate if written == "gate" else written
         return lowerings[written[0]](*map(lowered, written[1:]))
 
-    return lowerings[_CONVERT](lowerings[aten.mul](lowered(_ACTIVATIONS[variant]), up), dtype)
+    return lowerings[CONVERT](lowerings[aten.mul](lowered(ACTIVATIONS[variant]), up), dtype)
 
 
 def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: str) -> Any:

@@ -120,6 +120,11 @@ PATCHES = (
         same_parameters=True,
     ),
     Patch(
+        *("torch._inductor.codecache", "torch.ops.diode_lut", "diode_lut.hook.quack:register"),
+        "a graph from a cache calls the operator of matmuls with the work after them",
+        registers=True,
+    ),
+    Patch(
         *(
             "torch._inductor.ir",
             "ConcatKernel.can_realize_into_without_copy",
@@ -573,13 +578,12 @@ def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any,
 
 
 def reinplace_inplaceable_ops(reinplace: Callable[..., None], fake_tensor_updater: Any, graph: Any) -> None:
-    """Join matmuls with the same A, before Inductor changes tensors in place."""
-    try:
-        from diode_lut.hook.joined import join
-
-        join(graph)
-    except Exception as error:
-        leave("joined matmuls", error)
+    """Join matmuls with the same A, and others with the work after them, before Inductor changes tensors in place."""
+    for name, function in (("joined matmuls", "joined:join"), ("work after matmuls", "fused:fuse")):
+        try:
+            _function(f"diode_lut.hook.{function}")(graph)
+        except Exception as error:  # noqa: PERF203
+            leave(name, error)
     reinplace(fake_tensor_updater, graph)
 
 

@@ -28,6 +28,7 @@ from diode_lut.decide.decide import Answers, Axis, Sources, decide
 from diode_lut.decide.sources import Decision, Threshold
 from diode_lut.errors import MissError, as_json, printable
 from diode_lut.hardware import Hardware, hardware_of, local_devices
+from diode_lut.hook.quack import versions as quack_versions
 from diode_lut.log import log
 from diode_lut.problem import Problem
 from diode_lut.process import __version__, code_digest, is_code_as_imported
@@ -113,6 +114,7 @@ class InductorSnapshot:
         return (
             __version__,
             code_digest(),
+            *quack_versions(),
             *(getattr(self.settings, name) for name in _DECIDING),
             *self._threshold,
             *(() if self.is_identified else [uuid4().hex]),  # a new one each time, so that no cache hits

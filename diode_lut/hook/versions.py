@@ -142,7 +142,7 @@ KWARGS: dict[str, dict[str, str]] = {
     },
     "cpp_gemm": {},
     "default": {},
-    **{template: {name: name for name in TEMPLATES[template].names} for template in FLEX},
+    **{template: {name: name for name in TEMPLATES[template].names} for template in (*FLEX, "quack_gemm")},
     **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
     "in_parts": {"parts": "parts"},
 }
@@ -169,7 +169,15 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "cpp_gemm": {},
     **{
         template: {}
-        for template in ("default", *FLEX, "triton_grouped_mm", "triton_joined_mm", *_GENERATED, "in_parts")
+        for template in (
+            "default",
+            *FLEX,
+            "triton_grouped_mm",
+            "triton_joined_mm",
+            "quack_gemm",
+            *_GENERATED,
+            "in_parts",
+        )
     },
 }
 """The uids of a template for each op that it can compute. The first is the usual uid.

@@ -21,7 +21,7 @@ from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
 from diode_lut.measure.search_space import finalists
 from diode_lut.measure.tasks import Crash, Outcome, Setup, Shard, Task, Watch, find_setup, make_shards, measure_tasks
-from diode_lut.problem import GENERATED, SPLIT, Problem
+from diode_lut.problem import FUSED, GENERATED, SPLIT, Problem
 from diode_lut.process import signals_held
 from diode_lut.table import Table
 from diode_lut.templates.config import baseline
@@ -179,6 +179,8 @@ def _outcomes(
     for task in tasks:
         if task.problem.op == SPLIT:
             yield Outcome(task.problem, "skipped", reason="nothing measures splits of reductions")
+        elif task.problem.op in FUSED:
+            yield Outcome(task.problem, "skipped", reason=f"nothing measures {task.problem.op}")
         elif task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
             reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
             yield Outcome(task.problem, "skipped", reason=reason)

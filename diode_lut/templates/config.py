@@ -13,6 +13,7 @@ from diode_lut.errors import ProblemError
 from diode_lut.hardware import Architecture
 from diode_lut.problem import (
     ATTENTION,
+    FUSED,
     GENERATED,
     GROUPED,
     ITEMSIZES,
@@ -29,6 +30,7 @@ from diode_lut.templates.flex_attention import (
 )
 from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE, SPLIT_REDUCTION
 from diode_lut.templates.joined_mm import TRITON_FEW_ROWS, TRITON_JOINED_MM
+from diode_lut.templates.quack_gemm import QUACK_GEMM
 from diode_lut.templates.template import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY, PAD, Template, Tiles
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
@@ -38,7 +40,7 @@ TEMPLATES: dict[str, Template] = {
         LIBRARY,
         *(TRITON_MM, TRITON_BMM, TRITON_MM_PERSISTENT_TMA, DECOMPOSE_K, CPP_GEMM),
         *(DEFAULT_CONFIG, TRITON_FLEX_ATTENTION, TRITON_FLEX_ATTENTION_BACKWARD, TRITON_FLEX_DECODING),
-        *(TRITON_GROUPED_MM, TRITON_JOINED_MM, TRITON_FEW_ROWS),
+        *(TRITON_GROUPED_MM, TRITON_JOINED_MM, TRITON_FEW_ROWS, QUACK_GEMM),
         *(POINTWISE, LOOPED_REDUCTION, PERSISTENT_REDUCTION, SPLIT_REDUCTION),
     )
 }
@@ -61,7 +63,7 @@ def pointer_gemm(op: str) -> str:
 
 def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
     """Return the names of an architecture's templates for ops such as this one. Without an op, they are for GEMMs."""
-    like = next((ops for ops in (ATTENTION, GROUPED, JOINED, GENERATED) if op in ops), MATMULS)
+    like = next((ops for ops in (ATTENTION, GROUPED, JOINED, FUSED, GENERATED) if op in ops), MATMULS)
     return [
         name
         for name, template in TEMPLATES.items()

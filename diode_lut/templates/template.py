@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from diode_lut.hardware import Architecture, Hardware
-from diode_lut.problem import ATTENTION, GENERATED, GROUPED, JOINED, MATMULS, Problem, Scaling
+from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, TOGETHER, Problem, Scaling
 
 Params = tuple[int, ...]
 """The values of a template's tunables, in the order of its ``parameters``."""
@@ -348,9 +348,9 @@ class Default(Template):
 
 DEFAULT_CONFIG = Default(
     "default",
-    (*ATTENTION, *JOINED, *GENERATED),
+    (*ATTENTION, *TOGETHER, *GENERATED),
     about="The config that Inductor takes for flex attention, or tries first for a kernel that it generates. Matmuls "
-    "that could be joined stay apart.",
+    "that could be joined stay apart, and work after a matmul is left to the matmul's own rows.",
 )
 
 

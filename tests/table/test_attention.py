@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diode_lut.errors import ProblemError
-from diode_lut.problem import ATTENTION, GENERATED, JOINED, MAX_SIZE, VARIANTS, Modifications, Problem
+from diode_lut.problem import ATTENTION, GENERATED, MAX_SIZE, TOGETHER, VARIANTS, Modifications, Problem
 from diode_lut.table import Entry, decode_entry
 from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text
@@ -125,7 +125,7 @@ def test_useless_configs() -> None:
     (fault,) = useless(entry(forward, k=[200, 256]), "sm_90")
     assert "bytes of shared memory" in fault.reason
     (fault,) = useless(decode_entry({"op": "mm", "configs": [DEFAULT]}), "sm_90")
-    assert fault.reason == f"default cannot do mm (it can do: {', '.join((*ATTENTION, *JOINED, *GENERATED))})"
+    assert fault.reason == f"default cannot do mm (it can do: {', '.join((*ATTENTION, *TOGETHER, *GENERATED))})"
 
 
 def test_text_and_form() -> None:

@@ -25,11 +25,14 @@ def test_each_architecture_has_its_templates() -> None:
     attention = templates_for(architecture("sm_90"), "flex_decoding")
     grouped = templates_for(architecture("sm_90"), "grouped_mm")
     joined = templates_for(architecture("sm_90"), "joined_mm")
+    fused = templates_for(architecture("sm_90"), "fused_mm")
     generated = templates_for(architecture("sm_90"), "reduction")
-    assert {*sm_90, *attention, *grouped, *joined, *generated} == set(TEMPLATES) - {"cpp_gemm"}
+    assert {*sm_90, *attention, *grouped, *joined, *fused, *generated} == set(TEMPLATES) - {"cpp_gemm"}
     assert set(sm_90).isdisjoint(attention)
     assert grouped == ["aten", "triton_grouped_mm"]
     assert templates_for(architecture("sm_89"), "grouped_mm") == ["aten"]
+    assert fused == ["default", "quack_gemm"]
+    assert templates_for(architecture("sm_100"), "fused_mm") == ["default"]
     assert joined == ["default", "triton_joined_mm", "triton_few_rows"]
     assert templates_for(architecture("gfx942"), "joined_mm") == ["default"]
     assert templates_for(architecture("cpu-avx512"), "flex_attention") == []

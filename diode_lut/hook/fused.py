@@ -1,0 +1,204 @@
+"""Compute a matmul and all the pointwise work after it by one kernel of QuACK.
+
+A pass over each graph, after matmuls with the same A are joined, finds an activation of a matmul, its sum with a
+residual, and its product with an activated gate, if nothing else reads any step. It asks the tables about each, and
+puts a node in the place of all steps if a row names a kernel. Lowered, this node calls the operator of ``hook.quack``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch._inductor import config as inductor_config
+from torch._inductor.ir import ExternKernel
+from torch._inductor.lowering import fallback_handler
+from torch._inductor.virtualized import V
+from torch.fx import Graph, Node
+
+from diode_lut.hook import quack
+from diode_lut.hook.choices import in_force, is_on, require_fit, require_settings_of_timings
+from diode_lut.hook.epilogues import is_concatenated
+from diode_lut.hook.joined import (
+    ACTIVATIONS,
+    CONVERT,
+    RESHAPES,
+    STEPS,
+    Product,
+    erase_unread,
+    named,
+    product_of,
+    takes_place,
+    written,
+)
+from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
+from diode_lut.problem import DOMAINS, FUSED, GATED, Problem
+from diode_lut.templates.config import DEFAULT, Config
+
+aten = torch.ops.aten
+
+_MUL, _ADD = aten.mul.Tensor, aten.add.Tensor
+
+_OF_PRODUCT: dict[Any, str] = {
+    (aten.relu.default, "y"): "relu",
+    (_MUL, (_MUL, "y", 0.5), (_ADD, (aten.erf.default, (_MUL, "y", math.sqrt(0.5))), 1)): "gelu",
+    named("geglu", "y"): "gelu_tanh",
+}
+"""Activations of a product, as Inductor decomposes them."""
+
+_MOST_NODES = 16
+"""Maximum number of nodes after a matmul that are looked at. The work has at most 12."""
+
+
+class _Work(NamedTuple):
+    """A matmul, its problem with the work after it, the work's result, the other tensor it reads, and all its nodes."""
+
+    product: Product
+    problem: Problem
+    result: Node
+    other: Node | None
+    inside: frozenset[Node]
+
+    @property
+    def bias(self) -> Node | None:
+        node = self.product.node
+        bias: Node | None = node.args[0] if len(node.args) == 3 else None  # type: ignore[assignment]
+        return bias
+
+
+def fuse(graph: Graph) -> None:
+    """Put a node in the place of each matmul with work after it for which a row names a kernel.
+
+    A gate is activated where it is multiplied, and not where it is computed, if there are rows for both.
+    """
+    now = None if torch.version.hip or not quack.versions() else in_force()
+    if now is None or now.settings.policy == "verify" or not now.settings.epilogues:
+        return
+    if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper") or is_on("emulate_precision_casts"):
+        return
+    found = [work for node in graph.nodes if (product := product_of(node)) for work in _works(product)]
+    chosen: list[tuple[_Work, Config]] = []
+    for work in sorted(found, key=lambda work: work.problem.variant not in GATED):
+        if all(work.inside.isdisjoint(other.inside) for other, _ in chosen):
+            config = _chosen(now, work)
+            if config is not None:
+                chosen.append((work, config))
+    names = {quack.name_of(work.problem.variant, config, bias=work.bias is not None) for work, config in chosen}
+    quack.compile_kernels(sorted(names))
+    replaced: dict[Node, Node] = {}
+    for work, config in chosen:
+        replaced[work.result] = _replace(graph, work, replaced, config)
+
+
+def _works(product: Product) -> Iterator[_Work]:
+    """Yield the pointwise work after a matmul, if nothing else reads any step of it, and nothing is written between."""
+    domain = DOMAINS[FUSED[0]]
+    if product.problem.dtype not in domain.dtypes or product.problem.layout not in domain.layouts:
+        return
+    y = product.node
+    near = [y]
+    for node in near:
+        near += [each for each in node.users if each.target in STEPS | RESHAPES | {CONVERT} and each not in near]
+        if len(near) > _MOST_NODES:
+            break
+    for result in near[1:]:
+        inside = {y}
+        variant, other = _OF_PRODUCT.get(written(result, {y: "y"}, inside)), None
+        if variant is None:
+            inside = {y, result}
+            variant, other = _with_other(result, y, inside)
+        if variant is None or not takes_place(result, y, inside) or is_concatenated(result):
+            continue
+        if any(node.is_impure(impure_random=False) for node in _between(y, result)):
+            continue
+        problem = product.problem._replace(op=FUSED[0], variant=variant)
+        yield _Work(product, problem, result, other, frozenset(inside))
+
+
+def _with_other(result: Node, y: Node, inside: set[Node]) -> tuple[str | None, Node | None]:
+    """Return the variant and the other tensor of a sum or a product with ``y``, or None for other work."""
+    read = [each for each in result.args if isinstance(each, Node)]
+    if result.target not in (_ADD, _MUL) or result.kwargs or len(read) < 2:
+        return None, None
+    for own, other in (read, read[::-1]):
+        steps: set[Node] = set()
+        if written(own, {y: "y"}, steps) != "y":
+            continue
+        inside |= steps
+        if result.target is _ADD:
+            return ("add", other) if _is_like(other, y) else (None, None)
+        gate = other
+        while gate.target in STEPS | RESHAPES | {CONVERT}:
+            gate = gate.all_input_nodes[0]
+        activated = written(other, {gate: "gate"}, inside)
+        variant = next((name for name in GATED if activated == ACTIVATIONS[name]), None)
+        return (variant, gate) if _is_like(gate, y) else (None, None)
+    return None, None
+
+
+def _is_like(other: Any, y: Node) -> bool:
+    """Return whether another tensor has the elements of ``y``, one after the other."""
+    value, given = other.meta.get("val"), y.meta["val"]
+    if not isinstance(value, torch.Tensor) or value.dtype != given.dtype or value.device != given.device:
+        return False
+    return value.numel() == given.numel() and value.shape[-1] == given.shape[1] and value.is_contiguous()
+
+
+def _between(first: Node, last: Node) -> Iterator[Node]:
+    node = first.next
+    while node is not last:
+        if node.op == "call_function":
+            yield node
+        node = node.next
+
+
+def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
+    """Return the config of the tables that can run, after a record, or None if Inductor decides about each part."""
+    value = work.product.node.meta["val"]
+    decision = now.answers(work.problem, value.device, padding=False).decision
+
+    def check(config: Config) -> None:
+        if config != DEFAULT:
+            if work.problem.op not in config.kernel.ops:
+                raise CannotRun(f"{config.template} is not for {work.problem.op}")
+            require_settings_of_timings(value.dtype)
+            require_fit(config, work.problem, value.device)
+
+    config, _ = next(tried(decision, check), (DEFAULT, None))
+    if config == DEFAULT:
+        return None
+    now.record_fusion(decision, config)
+    return config
+
+
+def _replace(graph: Graph, work: _Work, replaced: dict[Node, Node], config: Config) -> Node:
+    """Put a node in the place of a matmul and the work after it, and return the node with the result's shape."""
+    node, result, other = work.product.node, work.result, work.other
+    with graph.inserting_before(result):
+        if other is not None:
+            other = graph.call_function(
+                aten.reshape.default, (replaced.get(other, other), list(node.meta["val"].shape))
+            )
+            other.meta["val"] = node.meta["val"]
+        arguments = (*node.args[-2:], work.bias, other, work.problem.variant, str(config))
+        fused = graph.call_function(lower_fused, arguments)
+        fused.meta.update({name: value for name, value in node.meta.items() if name != "tensor_meta"})
+        shaped = graph.call_function(aten.reshape.default, (fused, list(result.meta["val"].shape)))
+    shaped.meta.update(result.meta)
+    result.replace_all_uses_with(shaped)
+    erase_unread(graph, result)
+    return shaped
+
+
+def lower_fused(a: Any, b: Any, bias: Any, c: Any, work: str, config: str) -> Any:
+    """Lower a node to a call of the operator, with operands as the kernel reads them."""
+    a, c = (each and ExternKernel.require_contiguous(each) for each in (a, c))
+    b = ExternKernel.require_stride_order(b, [0, 1])
+    operator = torch.ops.diode_lut.fused_mm.default
+    call = fallback_handler(operator, add_to_fallback_set=False)  # type: ignore[no-untyped-call]
+    return call(a, b, bias, c, work, config)
+
+
+lower_fused._inductor_lowering_function = True  # type: ignore[attr-defined]  # Inductor calls it with its own nodes

@@ -1,0 +1,150 @@
+"""Compile QuACK's kernels, in a process of its own: ``python -m diode_lut.hook.quack_kernels``.
+
+Importing QuACK and CUTLASS's Python takes seconds, and compiling a kernel takes one to three. No GPU is used. The names
+are those of ``hook.quack``. Each kernel becomes a shared library, which other processes may write, too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from select import select
+from typing import Any
+from unittest.mock import patch
+
+os.environ |= {"QUACK_ARCH": "90", "CUTE_DSL_ARCH": "sm_90a", "CUDA_VISIBLE_DEVICES": ""}
+
+import quack.cache
+import torch
+from quack.activation import gelu_erf, gelu_tanh_approx, relu, silu
+from quack.epilogue.frontend import gemm_epilogue
+from quack.epilogue.ops import RowVecLoad
+
+Outputs = dict[str, Any]
+
+
+def _relu(acc: Any) -> Outputs:
+    return {"D": relu(acc)}
+
+
+def _gelu(acc: Any) -> Outputs:
+    return {"D": gelu_erf(acc)}
+
+
+def _gelu_tanh(acc: Any) -> Outputs:
+    return {"D": gelu_tanh_approx(acc)}
+
+
+def _add(acc: Any, c: Any) -> Outputs:
+    return {"D": acc + c}
+
+
+def _swiglu(acc: Any, c: Any) -> Outputs:
+    return {"D": silu(c) * acc}
+
+
+def _geglu(acc: Any, c: Any) -> Outputs:
+    return {"D": gelu_tanh_approx(c) * acc}
+
+
+def _bias_relu(acc: Any, bias: Any) -> Outputs:
+    return {"D": relu(acc + bias)}
+
+
+def _bias_gelu(acc: Any, bias: Any) -> Outputs:
+    return {"D": gelu_erf(acc + bias)}
+
+
+def _bias_gelu_tanh(acc: Any, bias: Any) -> Outputs:
+    return {"D": gelu_tanh_approx(acc + bias)}
+
+
+def _bias_add(acc: Any, bias: Any, c: Any) -> Outputs:
+    return {"D": acc + bias + c}
+
+
+def _bias_swiglu(acc: Any, bias: Any, c: Any) -> Outputs:
+    return {"D": silu(c) * (acc + bias)}
+
+
+def _bias_geglu(acc: Any, bias: Any, c: Any) -> Outputs:
+    return {"D": gelu_tanh_approx(c) * (acc + bias)}
+
+
+_PLAIN: tuple[Callable[..., Outputs], ...] = (_relu, _gelu, _gelu_tanh, _add, _swiglu, _geglu)
+_BIASED: tuple[Callable[..., Outputs], ...] = (
+    *(_bias_relu, _bias_gelu, _bias_gelu_tanh, _bias_add, _bias_swiglu, _bias_geglu),
+)
+
+EPILOGUES: dict[str, Any] = {
+    **{function.__name__[1:]: gemm_epilogue()(function) for function in _PLAIN},
+    **{function.__name__[1:]: gemm_epilogue(ops={"bias": RowVecLoad("bias")})(function) for function in _BIASED},
+}
+"""QuACK's GEMMs by their work; QuACK reads the source of these functions, and finds them by this module's names."""
+
+
+def main() -> None:
+    """Compile the libraries whose paths come as lines, side by side, and write each path with its error, if any.
+
+    It ends once no line has come for a while, or none can come any more.
+    """
+    with get_context("fork").Pool(min(_MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
+        while select([sys.stdin], [], [], _WAITS_S)[0]:
+            text = os.read(sys.stdin.fileno(), 1 << 16).decode()
+            for path in text.splitlines():
+                pool.apply_async(compile_kernel, (Path(path),), {}, partial(_tell, path), partial(_tell, path))
+            if not text:
+                break
+        pool.close()
+        pool.join()
+
+
+_MOST_AT_ONCE = 16
+_WAITS_S = 60.0
+
+
+def _tell(path: str, error: Exception | None) -> None:
+    sys.stdout.write(f"{path}\t{'' if error is None else repr(error)[:1000].replace(chr(10), ' ')}\n")
+    sys.stdout.flush()
+
+
+def compile_kernel(path: Path) -> None:
+    """Compile one kernel for bfloat16 and any sizes, unless another process has done so, and link it."""
+    work, tile, cluster, *flags = path.stem.split("-")
+    tile_m, tile_n, cluster_m, cluster_n = map(int, (*tile.split("x"), *cluster.split("x")))
+    x, w, c, out = (torch.empty(256, 256, dtype=torch.bfloat16) for _ in range(4))
+    kernel = EPILOGUES[work]
+    rows = {"bias": torch.empty(1, 256, dtype=torch.bfloat16)} if "bias" in kernel.operand_names else {}
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        quack.cache.CACHE_ENABLED, quack.cache.CACHE_DIR = True, scratch
+        with patch("quack.gemm_runtime.host.get_max_active_clusters", lambda *_, **__: 1):
+            kernel.gemm(
+                *(x, w.t(), out, c if "c" in kernel.operand_names else None),
+                epi_args=rows,
+                b_kn=True,
+                tile_M=tile_m,
+                tile_N=tile_n,
+                cluster_M=cluster_m,
+                cluster_N=cluster_n,
+                pingpong="pingpong" in flags,
+                swap_ab="swap" in flags,
+                _launch=False,
+            )
+        (compiled,) = Path(scratch).rglob("*.o")
+        linked = Path(scratch) / "linked"
+        subprocess.run(  # noqa: S603 (the user's compiler)
+            [os.environ.get("CXX", "g++"), "-shared", "-o", linked, compiled], check=True
+        )
+        linked.replace(path)
+
+
+if __name__ == "__main__":
+    from diode_lut.hook import quack_kernels  # under its own name, by which QuACK imports the functions
+
+    quack_kernels.main()
