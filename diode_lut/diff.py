@@ -1,7 +1,4 @@
-"""Compare two tables: the rows that differ, the effect on measured problems, and a report of both.
-
-A report is text for a terminal, JSON for programs, or Markdown for a comment on a pull request.
-"""
+"""Compare two tables: the rows that differ, the effect on measured problems, and a report as text, JSON or Markdown."""
 
 from __future__ import annotations
 
@@ -188,11 +185,7 @@ class Switch(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The effect of the new table on measured problems.
-
-    Of ``problems`` problems, the old table covers ``old_covered`` and the new table ``new_covered``. ``switches`` are
-    the problems whose first config changes: the largest loss first, unknown changes last.
-    """
+    """The effect on ``problems`` measured problems. ``switches`` get another first config, the largest loss first."""
 
     problems: int
     old_covered: int
@@ -211,10 +204,7 @@ class Effect(NamedTuple):
 
 
 def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
-    """Return the effect of the new table on the measured problems. A miss counts as ``aten``, as in ``evaluate``.
-
-    Raises DatasetError if nothing was measured successfully.
-    """
+    """Return the effect on the measured problems, where a miss counts as ``aten``. DatasetError without any time."""
     from diode_lut.build.measurements import measurements_of  # with NumPy, which a diff alone does not need
 
     measurements = measurements_of(records)
@@ -239,10 +229,7 @@ MAX_MARKDOWN_ROWS = 150
 
 
 def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """Write two lines for each changed row, the problems and the first config, and then the effect on time.
-
-    ``old`` and ``new`` are the names of the tables.
-    """
+    """Write two lines for each changed row, its problems and first config, and then the effect on time."""
     lines = [f"{old} -> {new}"]
     if diff:
         lines += [f"{change.field}: {change.old} -> {change.new}" for change in diff.header]
@@ -260,10 +247,7 @@ def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str
 
 
 def as_json(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """Write all changes, with rows as in tables. Changes of time are fractions, times are nanoseconds.
-
-    If ``unpaired`` is true, narrowed and widened rows may be listed as removed and added.
-    """
+    """Write all changes, with rows as in tables. Changes of time are fractions, times are nanoseconds."""
 
     def rounded(fraction: float | None) -> float | None:
         return None if fraction is None else round(fraction, 6)

@@ -218,10 +218,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def let_shortage_pass(error: BaseException) -> None:
-    """Raise again an error of a signal handler, or a shortage of open files or memory.
-
-    A shortage passes, and says nothing about the file to be read.
-    """
+    """Raise again an error of a signal handler, or a shortage of open files or memory: it says nothing about a file."""
     let_pass(error)
     for each in _causes(error):
         if isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno in _SHORTAGES):
@@ -273,10 +270,7 @@ _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 
 
 def op_of(text: str) -> str:
-    """Return the op: ``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` and ``int-mm`` ``int_mm``.
-
-    Other values than text, in a file, stay as they are.
-    """
+    """Return the op: ``aten.mm`` is ``mm``, ``int-mm`` is ``int_mm``. Other values than text stay as they are."""
     if not isinstance(text, str):
         return text
     return _QUALIFIED.sub("", text.casefold().replace("-", "_"), count=1).removesuffix(".default")

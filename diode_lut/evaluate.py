@@ -97,10 +97,7 @@ class Summary(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The sorted ``cases``, one for each problem on which any config succeeded. ``unsolved`` counts other problems.
-
-    ``against`` is the name of the baseline of gains.
-    """
+    """The sorted ``cases`` on which any config succeeded, the number of others, and the name of the baseline."""
 
     cases: Sequence[Case]
     unsolved: int

@@ -115,20 +115,14 @@ def read_at_most(path: Path, limit: int) -> bytes:
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Return whether a JSON text may hold more than ``most`` values, of up to 250 bytes each when parsed.
-
-    Commas and brackets are counted, including those in strings.
-    """
+    """Return whether a JSON text may hold more than ``most`` values, by its commas and brackets, also in strings."""
     return len(text) > most and text.count(b",") + text.count(b"[") + text.count(b"{") >= most
 
 
 def read_finished(
     path: Path, read: Callable[[Path], _Read], damaged: Callable[[_Read], bool] = lambda _: False
 ) -> _Read:
-    """Return the result of ``read``. If it fails or is ``damaged``, read again while the file is being written.
-
-    If a file does not change within 20 ms it is finished, unless it is empty.
-    """
+    """Return the result of ``read``, once more if it fails or is ``damaged`` while the file is being written."""
     for _ in range(_TRIES):
         before = _state(path)
         try:

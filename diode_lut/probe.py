@@ -76,10 +76,7 @@ def add(name: str, value: Callable[[], Any]) -> None:
 
 
 def replaced_libraries(path: str | None = None, maps: str = "") -> list[str]:
-    """Return CUDA's libraries that this process has from directories of ``LD_LIBRARY_PATH`` instead of from packages.
-
-    ``maps`` is text as in ``/proc/self/maps``, which is read without it. Empty where there is none.
-    """
+    """Return CUDA's libraries that come from directories of ``LD_LIBRARY_PATH``, by ``/proc/self/maps`` or ``maps``."""
     path = os.environ.get("LD_LIBRARY_PATH", "") if path is None else path
     directories = {os.path.realpath(each) for each in path.split(":") if each}
     with suppress(OSError):

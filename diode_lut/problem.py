@@ -20,10 +20,7 @@ RESULT_DTYPES = ("bfloat16", "float16", "float32")
 
 
 class Scaling(NamedTuple):
-    """The parts of a variant of scaled_mm: a scaling, a result dtype, a bias, and fast accumulation.
-
-    A bias has the result's dtype, but not float32.
-    """
+    """The parts of a variant of scaled_mm. A bias has the result's dtype, but not float32."""
 
     per: str
     result: str
@@ -444,10 +441,7 @@ class Problem(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """The number of multiplications and additions, for attention without its mask.
-
-        For generated kernels it is the number of elements that are computed or reduced.
-        """
+        """The multiplications and additions, of attention without its mask; of a generated kernel the elements."""
         if self.op in GENERATED:
             return self.x * self.y * self.r
         if self.op in ATTENTION:
@@ -476,10 +470,7 @@ class Problem(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of A, B and the result; for attention of Q, K, V, and the result or all gradients.
-
-        A generated kernel does not tell: it is 0.
-        """
+        """The bytes of A, B and the result; of Q, K, V, and the result or all gradients; 0 of a generated kernel."""
         if self.op in GENERATED:
             return 0
         if self.op in ATTENTION:
@@ -565,10 +556,7 @@ class Operand(NamedTuple):
         return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
 
     def is_aligned(self, itemsize: int) -> bool:
-        """Return whether every row (column, if column-major) of every matrix starts on a 16-byte boundary.
-
-        ``itemsize`` is the bytes of an element. The memory the offset counts from starts on such a boundary.
-        """
+        """Return whether each row, or column if column-major, of each matrix starts on a 16-byte boundary."""
         matrix = len(self.sizes) - 2
         for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):
             if step * itemsize % ROW_BYTES and size != 1 and (step != 1 or axis < matrix):
@@ -577,10 +565,7 @@ class Operand(NamedTuple):
 
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
-    """Return the problem of multiplying two matrices or batches, or for grouped_mm a matrix A and a batch B.
-
-    ProblemError if tables have no such problems.
-    """
+    """Return the problem of two matrices or batches, or of a grouped_mm. ProblemError if tables have none such."""
     dimensions = (3 if op in BATCHED and op not in GROUPED else 2), (3 if op in BATCHED else 2)
     if not (len(a.sizes), len(b.sizes)) == (len(a.strides), len(b.strides)) == dimensions:
         raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")

@@ -1,7 +1,4 @@
-"""This process: its version and directories, its log, forks, signals, and calls after an import.
-
-``import diode_lut`` needs this module in every program, so it imports little.
-"""
+"""This process: its version and directories, forks, signals, and calls after an import. It imports little."""
 
 from __future__ import annotations
 
@@ -87,10 +84,7 @@ _forked = False
 
 
 def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
-    """Have each forked child of this process call ``action`` first, in the order of these calls. A decorator.
-
-    ``action`` must not wait for a lock. On Windows, without forks, it is never called.
-    """
+    """Have each forked child call ``action`` first, in order. A decorator. ``action`` must not wait for a lock."""
     _actions.append(action)
     return action
 
@@ -129,10 +123,7 @@ class _Interrupt:
 
 
 def interrupt_on_signals() -> None:
-    """Have SIGINT, unless it is ignored as in a shell's background job, and SIGTERM raise KeyboardInterrupt.
-
-    If Python ignores the exception, it is raised at the end of the next ``signals_held``.
-    """
+    """Have SIGINT, unless ignored, and SIGTERM raise KeyboardInterrupt, again after a block if Python ignores it."""
     handler = _Interrupt()
     for number in _STOPPING:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:

@@ -63,10 +63,7 @@ BY_RANGES = (*GENERATED, *TOGETHER)
 
 
 class Pruning(NamedTuple):
-    """The model to which rows are left: its first choices, and its name for the table's provenance.
-
-    ``choose`` returns the model's first choice for a problem, or None if the model is not sure enough.
-    """
+    """The model to which rows are left: ``choose`` returns its sure first choice or None, ``name`` is its name."""
 
     choose: Callable[[Problem], Config | None]
     model: str
@@ -219,10 +216,7 @@ def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, pre
 def _answering(
     built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
 ) -> dict[Entry, list[int]]:
-    """Return the built rows with the numbers of the problems for which each answers, without those that have none.
-
-    Generated kernels and joined matmuls are left out: their rows are good on average, not for each problem.
-    """
+    """Return the built rows with the numbers of their problems, except for rows that answer none or are averages."""
     table = Table(hardware, [*kept, *_without(built, kept)])
     answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):

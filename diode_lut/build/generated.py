@@ -79,10 +79,7 @@ class _Kernels(NamedTuple):
         return "" if DEFAULT in self.configs else config.template
 
     def bests(self, numbers: npt.NDArray[np.intp]) -> list[tuple[int, float]]:
-        """Return the best config of each form, by number, and its summed loss on the problems of the form.
-
-        The form of most problems comes first.
-        """
+        """Return the best config of each form, by number, and its summed loss; the form of most problems first."""
         losses = self.losses[numbers]
         by_form: dict[str, list[int]] = {}
         for place, config in enumerate(self.configs):
@@ -111,10 +108,7 @@ def _means(losses: Losses, share: float) -> Losses:
 
 
 def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
-    """Return the rows for generated kernels and TOGETHER, by problems with each config's time.
-
-    Each problem counts for itself, as the kernels of a problem differ.
-    """
+    """Return the rows for generated kernels and TOGETHER, by problems with each config's time. Kernels count singly."""
     by_kind: defaultdict[tuple[object, ...], list[tuple[Problem, Mapping[Config, float]]]] = defaultdict(list)
     for problem, times in sorted(measured, key=lambda each: (each[0], sorted(each[1].items()))):
         by_kind[problem.kind].append((problem, times))
@@ -225,10 +219,7 @@ def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:
 
 
 def _forms(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> list[int]:
-    """Return the best config of each form, by number.
-
-    The form of most problems goes first, unless another is faster on the problems with both.
-    """
+    """Return the best config of each form, by number: the form of most problems first, unless another is faster."""
     order = [place for place, _ in measured.bests(numbers)]
     both = measured.losses[numbers][:, order]
     both = both[~np.isnan(both).any(axis=1)]

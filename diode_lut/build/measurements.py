@@ -1,7 +1,4 @@
-"""All timings of all datasets, combined to a time for each config on each problem.
-
-On a CPU, records are judged first: times of a busy machine are noise.
-"""
+"""All timings of all datasets, combined to a time for each config on each problem. CPU records are judged first."""
 
 from __future__ import annotations
 
@@ -85,10 +82,7 @@ MAX_PROBLEMS = 500_000
 
 
 class Columns:
-    """Collects records in a few bytes a timing: numbers of problem and config, stage, nanoseconds, and aten's time.
-
-    DatasetError for more than MAX_TIMINGS, or records of more than ``most`` problems.
-    """
+    """Collects records in a few bytes a timing. DatasetError for more than MAX_TIMINGS, or ``most`` problems."""
 
     def __init__(self, most: int = MAX_PROBLEMS) -> None:
         self._most = most
@@ -321,10 +315,7 @@ def _spreads(records: Iterable[Record]) -> dict[Config, _Spread]:
 
 
 def doubt(record: Record, hardware: Hardware) -> str:
-    """Return the reason why the times of a record cannot be true, or an empty text.
-
-    Only the baseline and the best config are looked at: others may be as slow as they like.
-    """
+    """Return why the times of a record's baseline and best config cannot be true, or an empty text."""
     spreads = _spreads([record])
     best = min(spreads.values(), key=lambda each: each.middle, default=None)
     least = None if record.problem.op in (*ATTENTION, *GENERATED) else roofline_ns(record.problem, hardware)

@@ -110,10 +110,7 @@ def few_rows(group: RowGroup, costs: Costs) -> list[BuiltRow]:
 
 
 class _Merger:
-    """The rows of a group, as arrays with room for more.
-
-    ``owner`` has the row of each problem, and ``serving`` the configs allowed for all problems of a row.
-    """
+    """The rows of a group: ``owner`` has each problem's row, ``serving`` configs allowed for all problems of a row."""
 
     def __init__(self, group: RowGroup) -> None:
         self._problems = list(group.problems)

@@ -41,10 +41,7 @@ CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner
 
 
 def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None) -> None:
-    """Print the text with its line ends, on standard output or on standard error.
-
-    On a terminal, unless NO_COLOR is set, a first word of a line gets its color from ``colors``.
-    """
+    """Print the text with its line ends. On a terminal, a first word of a line gets its color from ``colors``."""
     lines = printable_lines(text).split("\n")
     for number, line in enumerate(lines if colors else ()):
         word, space, rest = line.partition(" ")
@@ -188,10 +185,7 @@ STOPPED = 130
 
 
 def say_error(error: DiodeLutError | OSError) -> int:
-    """Print an error, and return its exit code.
-
-    The message of a system error begins with the file, as all others do, and has no number.
-    """
+    """Print an error, and return its exit code. A system error gets the form of all others, without a number."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
         name = os.fsdecode(error.filename)
@@ -224,10 +218,7 @@ _ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors"
 
 
 class Output(click.Path):
-    """A file to write, in an existing directory.
-
-    Its name has no ending of another kind of file. An existing file is replaced only by a file of its kind.
-    """
+    """A file to write, whose name ends as its kind does. Only a file of the same kind is replaced."""
 
     def __init__(
         self, kind: str = "", *endings: str, file_okay: bool = True, dir_okay: bool = False, allow_dash: bool = True

@@ -229,10 +229,7 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
 
 
 def _require_quotes(nodes: list[Node], document: Any) -> None:
-    """_WrongError if something is compared with a field of neither the document nor any table.
-
-    It is a word with missing or wrong quotes: JMESPath finds nothing then, without an error.
-    """
+    """_WrongError if something is compared with an unknown field: mostly a text without quotes, which finds nothing."""
     from diode_lut.table.row import Candidate, Entry
     from diode_lut.templates.config import TEMPLATES
 

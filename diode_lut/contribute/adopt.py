@@ -257,10 +257,7 @@ def _measure(
     device: str | None,
     report: Report,
 ) -> int:
-    """Measure batches of problems and kernels until the deadline, and return the number of the remaining.
-
-    The last batch is smaller if a whole batch would take longer than the remaining time.
-    """
+    """Measure batches until the deadline, the last one perhaps smaller, and return how many problems are left."""
     done, left, took = 0, 0, 0.0
     while done < len(work) and (remaining := deadline - time.monotonic()) > 0:
         begin = time.monotonic()

@@ -129,10 +129,7 @@ def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> 
 
 
 def stale_gains(table: Table, datasets: Sequence[Dataset]) -> Iterator[Fault]:
-    """Note gains that are not those of the timings, and timings of older software than the table's.
-
-    A row is looked at if all of its problems were measured here.
-    """
+    """Note gains that are not those of the timings, and timings of older software, for rows measured here entirely."""
     for name in ("torch", "triton"):
         said, older = str(table.provenance.get(name, "")), defaultdict[str, list[str]](list)
         for dataset in datasets:

@@ -49,10 +49,7 @@ Verdict = Literal["holds", "does not hold", "undecided", "too noisy"]
 
 
 class RemeasuredRow(NamedTuple):
-    """A row at its problems, with its recorded gain over aten and the gains measured here, 0 if the config failed.
-
-    The gain of several problems is their geometric mean.
-    """
+    """A row with its recorded gain over aten, and the gains measured here (geometric means), 0 if the config failed."""
 
     problems: tuple[Problem, ...]
     recorded: float
@@ -78,10 +75,7 @@ class Interval(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """The result for all measured rows.
-
-    ``noise`` is the median difference, a fraction, between two measurements of a gain. None if no row has two.
-    """
+    """The result for all measured rows. ``noise`` is the median difference between two measurements of a gain."""
 
     rows: Sequence[RemeasuredRow]
     noise: float | None

@@ -378,10 +378,7 @@ class DatasetWriter:
             self._file.close()
 
     def append(self, record: Record) -> None:
-        """Write the record. DatasetError if readers would refuse it, or if the file was removed or replaced.
-
-        OSError, for example for a full disk, leaves the file as it was.
-        """
+        """Write the record. DatasetError if readers would refuse it. After an OSError the file is as it was."""
         if self._decoder.decode(record_to_wire(record)) != record:
             raise DatasetError(f"{self.path}: a timing of {record.problem} has neither a reason nor a time ({_TIMES})")
         if not is_at(self._file, self.path):

@@ -55,10 +55,7 @@ class _SolvedFile(msgspec.Struct):
 def open_torch_diode(
     path: Path, file: Readable, is_json: bool, hardware: Hardware | None, layout: str, contents: bytes | None
 ) -> Dataset:
-    """Return the timings of ``hardware``. The file must use its name or an alias. See ``read_dataset``.
-
-    Without ``hardware``, return those of the first hardware in the file, if its name or the file's is a known GPU's.
-    """
+    """Return the timings of ``hardware``, by its name or an alias, by default of the first if it is a known GPU's."""
     first = next(iter(_document(path, file, is_json).hardware), None)
     if first is None:
         raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")

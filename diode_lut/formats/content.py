@@ -21,11 +21,7 @@ from diode_lut.templates.config import Config
 
 
 class Facts(NamedTuple):
-    """Facts about a file that its format lacks. None is not known.
-
-    ``hardware`` was measured. ``op``, ``dtype`` and ``layout`` hold for all GEMMs in the file. ``contents`` replaces
-    reading the file.
-    """
+    """Facts that a file's format lacks, for all GEMMs in it. ``contents`` replaces reading the file."""
 
     hardware: Hardware | None = None
     op: str | None = None
@@ -55,10 +51,7 @@ def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
 
 
 def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
-    """Return the hardware from the user, or the known GPU with one of the ``names`` in the file.
-
-    ExchangeError asks for the hardware if there is no such GPU, or more than one.
-    """
+    """Return the user's hardware, or the known GPU with one of the ``names``. ExchangeError asks if that is not one."""
     known = [gpu for name in names if (gpu := known_gpu(name))] if facts.hardware is None else [facts.hardware]
     found = known[0] if known else None
     if found is None or any(gpu != found for gpu in known):

@@ -68,10 +68,7 @@ _CHUNK = 1024
 
 
 class Exact(NamedTuple):
-    """The result of the queries of a head of keys and values, and the binary logarithms of its sums, in float64.
-
-    If the result's gradient is given, there are gradients of queries, keys and values, too.
-    """
+    """The result of a head's queries and the binary logarithms of its sums, in float64, perhaps with gradients."""
 
     result: torch.Tensor
     sums: torch.Tensor

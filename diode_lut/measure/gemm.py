@@ -310,10 +310,7 @@ _REFERENCE = {
 
 
 class GemmCheck:
-    """Compares each element of a kernel's result with float64.
-
-    Kernels write to ``out``, or to ``padded`` if the operands are padded.
-    """
+    """Compares each element of ``out``, or ``padded`` if the operands are padded, with float64."""
 
     def __init__(
         self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
@@ -326,10 +323,7 @@ class GemmCheck:
         self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether a launch computes the right result. Integers must be equal. Unwritten elements never pass.
-
-        They are NaN, or the least integer, in ``out`` and ``padded``, and nearly always in new memory.
-        """
+        """Whether a launch computes the right result: integers are equal, and no element stays unwritten."""
         torch.full_like(self.out, self._never)  # the allocator hands out this memory next
         for out in (self.out, self.padded):
             out.fill_(self._never)
@@ -406,10 +400,7 @@ class GroupedMmCheck:
 
 
 def columns_of(problem: Problem) -> list[int]:
-    """Return the columns of each B of joined matmuls, of which a problem has only the sum: shared out evenly.
-
-    Where they cannot be equal, the first has more. CollectError if a gated variant has an odd number.
-    """
+    """Return the columns of each B of joined matmuls, shared out evenly. CollectError for an odd number if gated."""
     count = PRODUCTS[problem.variant]
     each = problem.n // count
     if problem.variant in GATED and problem.n % count:
@@ -434,10 +425,7 @@ def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.T
 
 
 def make_joined(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """Return the problem's function, and operands with products of about 1. CollectError if they do not fit in memory.
-
-    All are packed.
-    """
+    """Return the problem's function, and packed operands with products of about 1. CollectError if memory is short."""
     letter_a, letter_b = letters(problem.layout)
     options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
 

@@ -1,7 +1,4 @@
-"""Measuring a kernel that Inductor generated for a program, alone: its first config, its others, and a few more.
-
-A record of the kernel has no values of its arguments. Numbers are normally distributed, and indices and masks are zero.
-"""
+"""Measuring a kernel that Inductor generated, alone. Its numbers are normally distributed, indices and masks zero."""
 
 from __future__ import annotations
 

@@ -43,10 +43,7 @@ _MAX_STEPS = 2**24 - 1
 
 @contextmanager
 def lowering(device: torch.device) -> Iterator[Lowering]:
-    """Let Inductor make kernels in the block, inside the compile of an empty graph, with its compile workers ready.
-
-    Tables and models leave everything compiled in it, as the parts of decompose_k, to Inductor.
-    """
+    """Let Inductor make kernels in the block, in the compile of an empty graph, without tables and models."""
     AsyncCompile.wait_pool_ready()
     empty = torch.fx.Graph()
     empty.output(())
@@ -130,10 +127,7 @@ def inputs_of(kind: Problem | Specialization, nodes: list[Any]) -> MMKernelInput
 
 
 class Kernel(Runnable):
-    """A Triton kernel.
-
-    ``arguments`` maps each size argument to B, M, N or K, in units of ``steps``. It is empty if sizes are constants.
-    """
+    """A Triton kernel. ``arguments`` maps each size argument to B, M, N or K, in units of ``steps``."""
 
     def __init__(
         self,

@@ -75,10 +75,7 @@ _MOST_ROWS, _TRAINING_ROWS = 8192, (2048, 8192)
 
 
 def _in_float8(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield the linear layers without a bias as scaled_mm: forward, then both gradients of the large layers.
-
-    Blocks of both variants take turns.
-    """
+    """Yield linear layers without a bias as scaled_mm: forward, and both gradients of the large layers."""
     linear = [
         problem
         for problem in problems
@@ -178,10 +175,7 @@ def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
 
 
 def ends(row: Entry) -> tuple[Problem, ...]:
-    """Return the smallest and the largest problem of a row, which may be the same, or none if its key has open fields.
-
-    A row for any epilogue stands for the GEMM without an epilogue.
-    """
+    """Return the smallest and the largest problem of a row without epilogue, or none if its key has open fields."""
     op, dtype, layout, align = row.op, row.dtype, row.layout, row.align
     if op is None or dtype is None or layout is None or align is None:
         return ()
@@ -236,10 +230,7 @@ def problem_of(fields: Any, where: str) -> Problem:
 
 
 class RecordedKernel(NamedTuple):
-    """A kernel that Inductor generated for a program.
-
-    An argument is a number, or the dtype, shape and strides of a tensor.
-    """
+    """A kernel that Inductor generated: an argument is a number, or the dtype, shape and strides of a tensor."""
 
     problem: Problem
     source: str

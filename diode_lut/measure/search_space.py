@@ -79,10 +79,7 @@ def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: 
 
 
 def padded_candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
-    """Return the candidates of the padded problem, each with Inductor's ``pad``, or none if padding aligns nothing.
-
-    It aligns nothing if all rows of A, B and C are multiples of 16 bytes. Inductor does not pad ``baddbmm``.
-    """
+    """Return the candidates of the padded problem, with Inductor's ``pad``, or none if padding aligns nothing."""
     multiple = pad_multiple(problem.dtype)
     if problem.op not in PADDED_OPS or not any(is_copied(problem, multiple)):
         return []

@@ -142,10 +142,7 @@ _DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
 
 
 class Crash(NamedTuple):
-    """A measurement that made a process unusable, with its reason in ``dataset.REASONS``.
-
-    ``config`` is None if it is unknown.
-    """
+    """A measurement that made a process unusable, its reason in ``dataset.REASONS``, and its config, if known."""
 
     problem: Problem
     config: Config | None

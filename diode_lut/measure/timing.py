@@ -52,10 +52,7 @@ class Bench:
         return float(start.elapsed_time(end)) * 1e6
 
     def rounds(self, functions: Sequence[Launch], count: int) -> Nanoseconds:
-        """Return nanoseconds of each function (columns) in each of ``count`` rounds (rows), with a new order in each.
-
-        A round in which the CPU falls behind the GPU is tried again, because it has timed the CPU.
-        """
+        """Return nanoseconds of each function (columns) by round (rows), shuffled. Late rounds are tried again."""
         times = np.empty((count, len(functions)))
         lead = _LEAD_CYCLES
         for row in times:
@@ -140,10 +137,7 @@ _CONTENDER_FACTOR = 1.06
 
 
 def medians(launches: Sequence[Launch], bench: Bench) -> list[float]:
-    """Return carefully measured median nanoseconds of each launch, the first of which is the baseline's.
-
-    Contenders get as many rounds as their medians need.
-    """
+    """Return carefully measured median nanoseconds of each launch, the baseline first. Contenders get more rounds."""
     for launch in launches:
         launch()
     columns: list[Nanoseconds] = list(bench.rounds(launches, _ROUNDS).T)

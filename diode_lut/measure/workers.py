@@ -1,7 +1,4 @@
-"""Measuring on Dask workers: the cluster, the client's dispatch of shards, and the function run on a worker.
-
-A worker reports each outcome as soon as it has it, so its death costs only the task in progress.
-"""
+"""Measuring on Dask workers: the cluster, the dispatch of shards, and a worker's function, which reports at once."""
 
 from __future__ import annotations
 
@@ -99,10 +96,7 @@ def local_cluster(device: str | None) -> Iterator[Cluster]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Keep SIGINT from threads and processes started in the block, and from those that they start.
-
-    Ctrl-C in a terminal reaches all processes, but only this process is meant to handle it.
-    """
+    """Keep SIGINT from threads and processes started in the block, as a terminal's Ctrl-C reaches all processes."""
     resource_tracker.ensure_running()  # else multiprocessing starts it with the first process, and unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -95,10 +95,7 @@ def write_after_graph(own_receipt: Callable[[], Receipt]) -> None:
 
 
 def write_at_exit(own_receipt: Callable[[], Receipt]) -> None:
-    """Write the receipt if the setting asks for it and it is not written yet. A failure is one warning.
-
-    Signals wait, such as a second SIGTERM while the process ends because of the first.
-    """
+    """Write the receipt once if the setting asks for it, while signals wait. A failure is one warning."""
     if config.receipt is None:
         return
     with signals_held():
@@ -136,10 +133,7 @@ def _write(own_receipt: Callable[[], Receipt], *, at_exit: bool) -> None:
 
 
 def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
-    """The path, or one like it, that no other process has written since this one asked for the first time.
-
-    If other processes may be choosing, too, it is one that only this process chooses.
-    """
+    """The path, or one like it, that no other process has written, nor will choose, since this one asked first."""
     number = str(os.getpid())
     if not numbered:
         _before.setdefault(path, _look(path))

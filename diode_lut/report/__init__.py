@@ -1,8 +1,4 @@
-"""The report: an HTML page with charts of a table, and of its choices on measured problems.
-
-``as_data`` collects everything the page shows. ``as_page`` makes the page of it, with the
-program and the style in ``assets``.
-"""
+"""The report: an HTML page of a table and its choices. ``as_data`` collects the data, ``as_page`` makes the page."""
 
 from __future__ import annotations
 
@@ -60,10 +56,7 @@ FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "gene
 
 
 class Side(NamedTuple):
-    """A table or model on the page, with the evaluation of its choices.
-
-    ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default.
-    """
+    """A table or model on the page, with its evaluation. ``link`` is the URL of its file, and ``file`` the content."""
 
     chooser: Table | Model
     evaluation: Evaluation | None = None
@@ -115,10 +108,7 @@ def kind_of(of: Entry | Problem) -> ShownKind:
 
 
 def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[ShownKind]:
-    """Return the kinds with a panel: those of all problems and rows that cover no other kind.
-
-    They are sorted as the names in ``problem.py`` are, with any last.
-    """
+    """Return the sorted kinds with a panel: those of all problems and rows that cover no other kind."""
     found = {*map(kind_of, entries), *map(kind_of, problems)}
     kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
 

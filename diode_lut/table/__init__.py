@@ -56,11 +56,7 @@ _ROW = b'"configs"'
 
 
 def read_table(path: Path) -> Table:
-    """Read the table in the file. TableError if the file as a whole is none.
-
-    Wrong rows are left out, and are in the table's ``errors``. A damaged file is read again while another program
-    writes it.
-    """
+    """Read the table in the file. TableError if it is none; wrong rows are left out, and are in its ``errors``."""
     return read_finished(path, lambda path: table_of(path, read_bytes(path)), lambda table: bool(table.errors))
 
 
@@ -209,10 +205,7 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
 
 
 class Rows:
-    """The good rows of a file, and the faults of the others by number. Rows are decoded, or parsed.
-
-    TableError if there are too many, or too many wrong rows.
-    """
+    """The good rows of a file, and the faults of the others by number. TableError if there are too many of either."""
 
     def __init__(self, path: Path, rows: Iterable[Any]) -> None:
         self.entries: list[Entry] = []
@@ -247,10 +240,7 @@ class TableHeader(NamedTuple):
 
 
 def decode_header(document: object) -> TableHeader:
-    """Return the header of a table, without its entries. Fault has the first mistake.
-
-    The version comes first, because a file of another version has no other mistakes.
-    """
+    """Return the header of a table, without its entries. Fault has the first mistake, the version before others."""
     require_version(document)
     try:
         return _header(msgspec.convert(_whole(document, 2), HEAD))
@@ -301,10 +291,7 @@ _PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
 
 
 class _KnownConfigs(dict[tuple[Any, ...], Config]):
-    """The configs of a template, by the values of all its tunables.
-
-    A table has few different configs, so equal configs are the same object.
-    """
+    """The configs of a template, by the values of all its tunables: equal configs are the same object."""
 
     def __init__(self, template: str) -> None:
         super().__init__()
@@ -395,10 +382,7 @@ def decode_entry(row: object) -> Entry:
 
 
 def mismatches(row: Any, *, known: bool = True) -> Iterator[Fault]:
-    """Find fields of a row, or of an entry, in conflict with others.
-
-    These are ranges in the wrong order and, if its op is ``known``, the first value or size that its problems lack.
-    """
+    """Find fields of a row or an entry in conflict: ranges in the wrong order, values that its ``known`` op lacks."""
     for name in SIZE_FIELDS:
         low, high = getattr(row, name) or (0, 0)
         if low > high:

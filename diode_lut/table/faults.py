@@ -31,10 +31,7 @@ _LONGEST_VALUE = _LONGEST_NAME = 60
 
 
 class Fault(Exception):  # noqa: N818 (checks list faults as values; only decoding raises them)
-    """The reason why a value is not allowed, and its path in the decoded value.
-
-    A ``note`` is a remark about a check. Nothing is wrong then.
-    """
+    """The reason why a value is not allowed, and its path in the decoded value. A ``note`` is a remark."""
 
     def __init__(self, reason: str, *path: str | int, note: bool = False) -> None:
         super().__init__(reason, path)
@@ -99,10 +96,7 @@ def broken_rules(document: object) -> list[Fault]:
 
 
 def first_broken_rule(document: object, otherwise: str, part: str = "") -> Fault:
-    """Return the first fault by the schema, or by a part of it, and ``otherwise`` if there is none.
-
-    The rows of a table are left out.
-    """
+    """Return the first fault by the schema, or a part of it, else ``otherwise``. The rows of a table are left out."""
     if not part and isinstance(document, dict) and isinstance(document.get("entries"), list):
         document = {**document, "entries": []}
 

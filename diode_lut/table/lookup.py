@@ -217,10 +217,7 @@ class Neighbours:
         self._sharing: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def of(self, entry: Entry, stop: int, effort: Effort | None = None) -> Iterator[int]:
-        """Return the rows before ``stop`` that share a problem with the entry, by number, upwards.
-
-        ExhaustedError if the effort is used up before.
-        """
+        """Return the rows before ``stop`` that share a problem with the entry, by number. May raise ExhaustedError."""
         kind, ranges = coverage(entry)
         if kind not in self._sharing:
             if effort is not None:
@@ -263,10 +260,7 @@ def _shared_n(one: Entry, other: Entry) -> int | None:
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
-    """Return a problem of both rows, which must share some.
-
-    Its number of heads is a multiple of the heads that share keys, unless the rows cover no such number.
-    """
+    """Return a problem of both rows, which must share some. Heads come in whole groups, if the rows cover that."""
     pairs = zip(box(one), box(other), strict=True)
     b, m, _, k, h, g, v, *of_kernels = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     n = _shared_n(one, other)

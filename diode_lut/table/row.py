@@ -135,10 +135,7 @@ class Entry(NamedTuple):
 
     @property
     def volume(self) -> int:
-        """Count the problems of the row, with sizes up to MAX_SIZE. The fewer, the more specific.
-
-        mm and addmm have no batch: their b is 1, whether or not the key says so. ``n_align`` does not lower the count.
-        """
+        """Count the problems of the row, up to MAX_SIZE, whatever its ``n_align``. mm and addmm have no batch."""
         values = self.dtype, self.layout, self.epilogue, self.variant
         if self.op in GENERATED:
             return _combinations(self.op, values) * prod(_width(getattr(self, name)) for name in OP_SIZES[self.op])
@@ -172,10 +169,7 @@ class Entry(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS.
-
-    Rows for the same problems have the same.
-    """
+    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS. Equal for the same problems."""
 
     kind: tuple[Any, ...]
     box: tuple[Range, ...]

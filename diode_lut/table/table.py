@@ -94,10 +94,7 @@ class Table:
         return None if number is None else self._line_of_row(number, self._unchanged())
 
     def lines(self, data: bytes | None = None) -> list[int | None]:
-        """Return the line of each entry, as ``line_of`` does.
-
-        ``data`` is what the table was read from; by default the file is read again.
-        """
+        """Return the line of each entry, as ``line_of`` does, in ``data`` or in the table's file."""
         data = self._unchanged() if data is None else data
         return [self._line_of_row(number, data) for number in self.numbered]
 

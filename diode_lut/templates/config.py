@@ -237,11 +237,7 @@ def needed_pad(problem: Problem, pad: int) -> int:
 
 
 def padded(problem: Problem, multiple: int) -> Problem:
-    """Return the problem after M, N and K are padded to multiples of ``multiple``.
-
-    Copies are packed and row-major. An operand not copied counts as packed. Sizes of 1 stay,
-    as Inductor leaves them.
-    """
+    """Return the problem with M, N and K padded to ``multiple``, but not 1. Copies are packed and row-major."""
     copied = is_copied(problem, multiple)
     layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))
     m, n, k = (padded_size(size, multiple) for size in (problem.m, problem.n, problem.k))

@@ -83,10 +83,7 @@ class Flex(Template):
         return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
-        """Return the registers of 4 bytes a thread needs for accumulators, and the hopeless number, None if not known.
-
-        Some of Inductor's own configs need a few more than a thread has, and spill.
-        """
+        """Return the registers a thread needs for accumulators, and the hopeless number, None if not known."""
         num_warps = self.values(params)["num_warps"]
         needed = -(-self.accumulators(params, heads) // (architecture.warp_size * num_warps))
         limit = registers(num_warps, architecture)

@@ -1,7 +1,4 @@
-"""The kernels that Inductor generates: pointwise work, and reductions that loop over r or keep all of it.
-
-The template of a reduction's config decides whether the kernel loops. Blocks are powers of two, as Triton's are.
-"""
+"""The kernels that Inductor generates: pointwise work, and reductions that loop over r, or keep it, by template."""
 
 from __future__ import annotations
 

@@ -61,10 +61,7 @@ PAD = Parameter(
 
 
 class Covered(Protocol):
-    """The problems of a row. None stands for any value.
-
-    ``k``, ``m``, ``r``, ``g`` and ``v`` are the smallest and the largest size.
-    """
+    """The problems of a row: None stands for any value, and sizes are the smallest and the largest."""
 
     @property
     def op(self) -> str | None: ...
@@ -102,10 +99,7 @@ _LEAST_BLOCK = 16
 
 
 class Heads(NamedTuple):
-    """Head dimensions of queries and keys, and of values, as blocks have them: powers of two.
-
-    ``rows`` counts the queries of all heads that share keys, which decoding has in a block.
-    """
+    """Head dimensions as blocks have them, powers of two. ``rows`` counts the queries of the heads that share keys."""
 
     k: int
     v: int
@@ -206,10 +200,7 @@ class Template:
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield more reasons, besides ``complaints``, why a config cannot be launched for a problem.
-
-        ``shared_memory`` is the device's in bytes, if it is known.
-        """
+        """Yield more reasons, besides ``complaints``, why a config cannot be launched for a problem."""
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
