@@ -25,8 +25,7 @@ from diode_lut.table.lint import launchable
 from diode_lut.templates.config import Config, pad_multiple
 from diode_lut.templates.template import Heads
 
-_SHOWN_CHARS = 150
-"""Number of characters shown from both ends of a message of Triton's: one of the ends has the reason."""
+_SHOWN_CHARS = 150  # number of characters shown from both ends of a message of Triton's: one of the ends has the reason
 
 
 def check_compiling(
@@ -104,8 +103,7 @@ _POINTERS = {
 _SIZES = {16: 4096, 2: 4098}
 """By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
 
-_GAPS = {16: 0, 2: 1}
-"""By align: number of elements between rows of heads."""
+_GAPS = {16: 0, 2: 1}  # by align: number of elements between rows of heads
 
 
 class Trial(NamedTuple):

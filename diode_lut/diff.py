@@ -94,8 +94,7 @@ class Diff(NamedTuple):
         return bool(self.header or self.changes)
 
 
-_STEPS_OF_PAIR = 8
-"""Steps of effort for a pair, which is kept in memory and sorted."""
+_STEPS_OF_PAIR = 8  # steps of effort for a pair, which is kept in memory and sorted
 
 
 def compare(old: Table, new: Table) -> Diff:
@@ -224,8 +223,7 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
 _TEXT_SWITCHES, _MARKDOWN_SWITCHES = 10, 5
 """Maximum number of problems with another config that are listed, those with the largest losses."""
 
-MAX_MARKDOWN_ROWS = 150
-"""Maximum number of changes in Markdown. A comment on GitHub ends after 65,536 characters."""
+MAX_MARKDOWN_ROWS = 150  # Maximum number of changes in Markdown. A comment on GitHub ends after 65,536 characters
 
 
 def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:

@@ -389,8 +389,7 @@ def _holder(descriptor: int) -> str:
 _PRIVATE, _DEFAULT_MODE = 0o600, 0o666
 """The mode of the beginning of a replacement, and of a new file, less the bits of the umask."""
 _TOKEN_BYTES = 8
-_NAME_LENGTH = 50
-"""Characters of a file's name in the name of its temporary file, for no name to become too long."""
+_NAME_LENGTH = 50  # characters of a file's name in the name of its temporary file, for no name to become too long
 
 
 def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable: bool, data: bytes) -> None:

@@ -21,8 +21,7 @@ from typing import Any
 
 from diode_lut.files import write_atomically
 
-VARIABLE = "_DIODE_LUT_PROBE"
-"""The environment variable with the directory, after TRACED for traced runs."""
+VARIABLE = "_DIODE_LUT_PROBE"  # the environment variable with the directory, after TRACED for traced runs
 TRACED = "trace:"
 
 RECORDING = "_DIODE_LUT_KERNELS"
@@ -40,8 +39,7 @@ CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
 GENERATED_KERNEL = "generated kernel "
 """How names of kernels that Inductor generated begin in a trace. The problem follows, and what the kernel fuses."""
 
-_MAX_STEPS = 1_000_000
-"""Maximum number of timed steps."""
+_MAX_STEPS = 1_000_000  # maximum number of timed steps
 
 _marks: list[int] = []
 _parts: dict[str, Callable[[], Any]] = {}

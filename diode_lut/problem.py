@@ -12,11 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 
-SCALINGS = ("tensor", "row")
-"""Scales are for each of A and B, or for each row of A and each column of B."""
-
-RESULT_DTYPES = ("bfloat16", "float16", "float32")
-"""The dtypes of scaled_mm's result."""
+SCALINGS = ("tensor", "row")  # scales are for each of A and B, or for each row of A and each column of B
+RESULT_DTYPES = ("bfloat16", "float16", "float32")  # the dtypes of scaled_mm's result
 
 
 class Scaling(NamedTuple):
@@ -98,11 +95,8 @@ MEANING_OF_OPS = (
 )
 """The meaning of each op, and of a row without an op, for the schema."""
 
-OF_KERNELS = ("x", "y", "r", "loads")
-"""The sizes of GENERATED."""
-
-SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)
-"""All sizes, in canonical order."""
+OF_KERNELS = ("x", "y", "r", "loads")  # the sizes of GENERATED
+SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)  # all sizes, in canonical order
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
@@ -113,11 +107,8 @@ GROUPED = ("grouped_mm",)
 JOINED = ("joined_mm",)
 """Matmuls with the same A, each with or without a bias, such as projections to queries, keys and values."""
 
-PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}
-"""The number of B of each variant of JOINED."""
-
-GATED = ("swiglu", "geglu")
-"""The variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh."""
+PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}  # the number of B of each variant of JOINED
+GATED = ("swiglu", "geglu")  # the variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh
 
 FUSED = ("fused_mm",)
 """A matmul, with or without a bias, and all the pointwise work after it, in one kernel that computes nothing else."""
@@ -145,11 +136,8 @@ def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
 MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *TOGETHER, *GENERATED))
 """The ops on two matrices, or two batches. A row without an op is for these."""
 
-MATMUL_SIZES = ("b", "m", "n", "k")
-"""The sizes of MATMULS. A size an op does not have is 1."""
-
-ATTENTION_ONLY = tuple(name for name in ATTENTION_SIZES if name not in MATMUL_SIZES)
-"""The sizes of ATTENTION alone."""
+MATMUL_SIZES = ("b", "m", "n", "k")  # The sizes of MATMULS. A size an op does not have is 1
+ATTENTION_ONLY = tuple(name for name in ATTENTION_SIZES if name not in MATMUL_SIZES)  # the sizes of ATTENTION alone
 
 BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
 """The ops with a batch, or with groups; b is 1 for the others."""
@@ -170,27 +158,18 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 ALIGNS = (2, 16)
 
-FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-"""The dtypes of scaled_mm."""
-
-FLOAT8_UNIT = 16
-"""N and K of scaled_mm are multiples of this: PyTorch computes no others on a GPU."""
-
-INT8 = "int8"
-"""The dtype of int_mm."""
-
-INTEGER = ("int_mm",)
-"""The ops on integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors."""
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")  # the dtypes of scaled_mm
+FLOAT8_UNIT = 16  # N and K of scaled_mm are multiples of this: PyTorch computes no others on a GPU
+INT8 = "int8"  # the dtype of int_mm
+INTEGER = ("int_mm",)  # The ops on integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors
 
 RESULT_OF_INTEGERS = "int32"
 
-SCALED = ("scaled_mm",)
-"""The ops whose A and B have scales. Their variants are Scalings as text."""
+SCALED = ("scaled_mm",)  # The ops whose A and B have scales. Their variants are Scalings as text
 
 NO_VARIANT = ""
 
-NO_DTYPE = NO_LAYOUT = ""
-"""The dtype and layout of GENERATED."""
+NO_DTYPE = NO_LAYOUT = ""  # the dtype and layout of GENERATED
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "scaled_mm": tuple(
@@ -237,17 +216,13 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
 multiplies Q by K transposed: in its layout, rows of Q, K and V are without gaps. A library has grouped_mm in bfloat16
 only. Generated kernels read and write several tensors, of any dtypes and layouts."""
 
-GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
-"""The ops on numbers of more than 8 bits. They have no variants."""
+GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)  # The ops on numbers of more than 8 bits. They have no variants
 
 OF_BYTES = (*SCALED, *INTEGER)
 """The ops on numbers of 8 bits. In programs they are the linear layers of language models."""
 
-RANKED = (*GEMMS, *OF_BYTES)
-"""The ops of models."""
-
-MAX_SIZE = 2**31 - 1
-"""Largest b, m, n or k in a table: Inductor's kernels index with 32 bits."""
+RANKED = (*GEMMS, *OF_BYTES)  # the ops of models
+MAX_SIZE = 2**31 - 1  # largest b, m, n or k in a table: Inductor's kernels index with 32 bits
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys((*FLOAT8, INT8), 1)}
 """Bytes of an element, for each of DTYPES."""
@@ -260,8 +235,7 @@ times slower (measured on sm_90 with Triton 3.6): such blocks should be neither 
 WITHOUT_CHOICE = "float64"
 """A type for which Inductor has only the library's kernel, so that tables have no such problems."""
 
-ROW_BYTES = 16
-"""Rows start at multiples of this number of bytes in an aligned problem."""
+ROW_BYTES = 16  # rows start at multiples of this number of bytes in an aligned problem
 
 
 def least_itemsize(op: str | None, dtype: str | None) -> int:

@@ -152,8 +152,7 @@ def signals_held() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-_hooks: dict[str, list[str]] = {}
-"""The hooks to call after the imports of modules."""
+_hooks: dict[str, list[str]] = {}  # the hooks to call after the imports of modules
 
 
 def when_imported(name: str, hook: str) -> None:

@@ -35,20 +35,11 @@ from diode_lut.table.lookup import Neighbours
 from diode_lut.table.row import coverage, is_point
 from diode_lut.templates.config import BASELINES, Config, baseline
 
-EPSILON = 0.02
-"""Fraction by which a table's choice may be slower than the best measured config."""
-
-NOISE = 0.01
-"""Times that differ by no more than this fraction count as equal."""
-
-MAX_PROBLEMS = 100_000
-"""Maximum number of problems of a table: the time to build it grows with their square."""
-
-RUNNERS_UP = 2
-"""Maximum number of configs after the winner of a row."""
-
-NEAR = 1.1
-"""Time over the best time up to which a config may be a runner-up."""
+EPSILON = 0.02  # fraction by which a table's choice may be slower than the best measured config
+NOISE = 0.01  # times that differ by no more than this fraction count as equal
+MAX_PROBLEMS = 100_000  # maximum number of problems of a table: the time to build it grows with their square
+RUNNERS_UP = 2  # maximum number of configs after the winner of a row
+NEAR = 1.1  # time over the best time up to which a config may be a runner-up
 
 CLEAR = 1.1
 """Least gain over the baseline, on each of its problems, of a config of a row for several problems.
@@ -58,8 +49,7 @@ rows for Triton kernels answered for 166 of these, and one was slower than ``ate
 of 308, by up to 50 %. With half the reach instead, it was 4 of 186, by up to 21 %.
 """
 
-BY_RANGES = (*GENERATED, *TOGETHER)
-"""The ops with rows that are good on average for ranges of sizes."""
+BY_RANGES = (*GENERATED, *TOGETHER)  # the ops with rows that are good on average for ranges of sizes
 
 
 class Pruning(NamedTuple):

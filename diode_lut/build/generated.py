@@ -29,34 +29,23 @@ from diode_lut.templates.config import DEFAULT, Config
 Losses = npt.NDArray[np.float64]
 """By problem and config: the logarithm of time over the best time, NaN if it was not measured."""
 
-LEAST_PROBLEMS = 2
-"""Minimum number of problems of a part."""
-
-LEAST_SAVING = 0.2
-"""Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise."""
-
-WORST_LOSS = 1.0
-"""Larger losses count as this: such a config is out of the question, by however much."""
+LEAST_PROBLEMS = 2  # minimum number of problems of a part
+LEAST_SAVING = 0.2  # Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise
+WORST_LOSS = 1.0  # larger losses count as this: such a config is out of the question, by however much
 
 LEAST_SHARE = 0.95
 """Minimum share of a part's problems that were measured with its config. Kernels differ more than their problems tell,
 so a config that few were measured with may take several times as long with the others."""
 
-LEAST_SHARE_TOGETHER = 0.8
-"""The same of TOGETHER, whose time follows from their sizes."""
-
-OTHER_FORM = 0.01
-"""Minimum mean loss that the other form of a reduction must save where both were measured."""
+LEAST_SHARE_TOGETHER = 0.8  # the same of TOGETHER, whose time follows from their sizes
+OTHER_FORM = 0.01  # minimum mean loss that the other form of a reduction must save where both were measured
 
 OF_FUSIONS = 0.1
 """Minimum mean loss that another split of a reduction saves than Inductor's, because a split also decides what is fused
 with the reduction. With 0.03, a training step of a Llama took 0.7 % longer."""
 
-OF_TOGETHER = 0.05
-"""The same of TOGETHER, into which nothing is fused, and of which few sizes were measured."""
-
-CLEARLY_FASTER = 0.02
-"""Minimum mean loss that a row for a single problem saves."""
+OF_TOGETHER = 0.05  # the same of TOGETHER, into which nothing is fused, and of which few sizes were measured
+CLEARLY_FASTER = 0.02  # minimum mean loss that a row for a single problem saves
 
 
 class _Area(NamedTuple):

@@ -77,8 +77,7 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
 
 
 MAX_TIMINGS = 5_000_000
-MAX_PROBLEMS = 500_000
-"""Maximum numbers that are combined, in less than a gigabyte."""
+MAX_PROBLEMS = 500_000  # maximum numbers that are combined, in less than a gigabyte
 
 
 class Columns:
@@ -263,8 +262,7 @@ START_NS, START_ON_CPU_NS = 1e6, 1e7
 """With the baseline or the best kernel, a GEMM takes at most this many times the least possible time, and this much
 more to start. Of 25,000 GEMMs on H100 and H200 a single GEMM took more, and it had been disturbed."""
 
-_ENOUGH = 3
-"""Number of times of a config that show its spread."""
+_ENOUGH = 3  # number of times of a config that show its spread
 
 _MAX_SHARE, _MANY = 0.5, 3
 """No table is built if at least _MANY problems, and more than this share of all, are too noisy to decide."""

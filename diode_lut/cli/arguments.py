@@ -59,8 +59,7 @@ class _Spelled(click.Choice[str]):
         return f"{super().get_invalid_choice_message(value, ctx)}{meant}"
 
 
-ANY = "any"
-"""All ops, or all alignments."""
+ANY = "any"  # all ops, or all alignments
 
 OP, ANY_OP = _Spelled(OPS, errors.op_of), _Spelled((*OPS, ANY), errors.op_of)
 DTYPE = _Spelled(DTYPES, errors.dtype_of)
@@ -272,11 +271,8 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         return [*tables, *click.Path().shell_complete(ctx, param, incomplete)]
 
 
-TABLE = _FileType(names=True)
-"""A table or model to read."""
-
-FILE = _FileType(names=False)
-"""Another file to read, such as a dataset."""
+TABLE = _FileType(names=True)  # a table or model to read
+FILE = _FileType(names=False)  # another file to read, such as a dataset
 
 
 KERNELS = click.option(

@@ -57,8 +57,7 @@ def _axis(text: str) -> Axis:
     return Axis((found[1],), low, high)
 
 
-_GENERAL = ("hardware", "table", "chooser", "form")
-"""The parameters that say nothing about a problem."""
+_GENERAL = ("hardware", "table", "chooser", "form")  # the parameters that say nothing about a problem
 
 
 @click.command("explain")

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 Element = TypeVar("Element")
 
-ERROR = {"error:": "red", "CONFLICT:": "red"}
-"""Colors of errors."""
+ERROR = {"error:": "red", "CONFLICT:": "red"}  # colors of errors
 
 CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner": "yellow"}
 """Colors of additions, removals and changes."""
@@ -50,14 +49,9 @@ def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None
     click.echo("\n".join(lines), err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
-PIPE_WIDTH = 1000
-"""Columns of tables if the output is not a terminal: enough for any line."""
-
-MAX_BYTES = 1 << 30
-"""Maximum size of a file of any kind."""
-
-STANDARD = "-"
-"""The name of standard input and of standard output."""
+PIPE_WIDTH = 1000  # columns of tables if the output is not a terminal: enough for any line
+MAX_BYTES = 1 << 30  # maximum size of a file of any kind
+STANDARD = "-"  # the name of standard input and of standard output
 
 
 def is_standard(path: Path) -> bool:
@@ -180,8 +174,7 @@ REPORTERS: dict[str, Callable[[Sequence[TableError]], Iterable[str]]] = {
 }
 """The formats of ``check``, as functions from problems to lines."""
 
-STOPPED = 130
-"""Exit code after Ctrl-C, as in shells."""
+STOPPED = 130  # exit code after Ctrl-C, as in shells
 
 
 def say_error(error: DiodeLutError | OSError) -> int:
@@ -243,8 +236,7 @@ class Output(click.Path):
         return path
 
 
-ANY_OUTPUT = Output()
-"""A file whose kind depends on other arguments: the command calls require_kind."""
+ANY_OUTPUT = Output()  # a file whose kind depends on other arguments: the command calls require_kind
 
 output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
 """The option for the file that a command makes."""

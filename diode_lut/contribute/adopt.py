@@ -38,11 +38,8 @@ from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Table, read_bytes, write_table
 from diode_lut.templates.config import BASELINES
 
-MAX_UTILIZATION = 10
-"""Maximum load, in percent, that others may put on the GPU before measuring begins."""
-
-MAX_SLOWED = 0.1
-"""Maximum share of the samples in which heat or power slows down the GPU."""
+MAX_UTILIZATION = 10  # maximum load, in percent, that others may put on the GPU before measuring begins
+MAX_SLOWED = 0.1  # maximum share of the samples in which heat or power slows down the GPU
 
 _SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 """The bits of NVML's reasons for low clocks that spoil times. A power cap is normal under load."""
@@ -166,11 +163,8 @@ class Machine:
 BATCH = 64
 """Number of problems that go through all stages together, so a short budget still ends with finished problems."""
 
-FIRST_BATCH = 16
-"""Number of problems in the first batch, from which the time for others is estimated."""
-
-_MEASURING, _CHECKING = 0.75, 0.85
-"""Shares of the budget after which no problem is begun, and none is measured again."""
+FIRST_BATCH = 16  # number of problems in the first batch, from which the time for others is estimated
+_MEASURING, _CHECKING = 0.75, 0.85  # shares of the budget after which no problem is begun, and none is measured again
 
 
 class Adopted(NamedTuple):
@@ -322,8 +316,7 @@ def _unreliable(drift: Drift, wanted: int) -> list[str]:
     return []
 
 
-_WIDTH = 120
-"""Width of the figures in columns."""
+_WIDTH = 120  # width of the figures in columns
 
 
 def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:

@@ -32,26 +32,13 @@ from diode_lut.templates.config import Config, baseline
 REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
 """The fields that the provenance of a contributed table must have."""
 
-REQUIRED_ON_GPUS = ("triton", "driver")
-"""Further required fields for NVIDIA's GPUs."""
-
-AFTERWARDS = "afterwards"
-"""The directory of datasets from a later run, which time a table's answers once more."""
-
-HELD_OUT = Split(0, 0.2)
-"""The problems for testing a table on unseen problems. No table is built from them."""
-
-RESAMPLES = 2000
-"""Draws of the bootstrap."""
-
-_SHOWN = 10
-"""Maximum number of differing rows to name."""
-
-NAMESPACE = "diode-lut"
-"""The purpose in a signature."""
-
-TrackRecords = Callable[[Dataset], Iterable[Record]]
-"""Passes on the records of a dataset, and may show progress."""
+REQUIRED_ON_GPUS = ("triton", "driver")  # further required fields for NVIDIA's GPUs
+AFTERWARDS = "afterwards"  # the directory of datasets from a later run, which time a table's answers once more
+HELD_OUT = Split(0, 0.2)  # The problems for testing a table on unseen problems. No table is built from them
+RESAMPLES = 2000  # draws of the bootstrap
+_SHOWN = 10  # maximum number of differing rows to name
+NAMESPACE = "diode-lut"  # the purpose in a signature
+TrackRecords = Callable[[Dataset], Iterable[Record]]  # passes on the records of a dataset, and may show progress
 
 
 def review(path: Path, data: bytes, track: TrackRecords = iter) -> list[TableError]:

@@ -30,8 +30,7 @@ from diode_lut.hardware import Hardware, gpu_named_in, is_called, known_gpu
 from diode_lut.problem import Problem
 from diode_lut.templates.config import POINTER_TUNABLES, Config, pointer_gemm
 
-MAX_BYTES = 1 << 30
-"""Size limit of a file, which is in memory as a whole. A solution is decoded when it is its turn."""
+MAX_BYTES = 1 << 30  # Size limit of a file, which is in memory as a whole. A solution is decoded when it is its turn
 
 MAX_SOLUTION_BYTES = 4 << 20
 """Size limit of the timings of a problem. Decoded, they may take a hundred times as much memory."""

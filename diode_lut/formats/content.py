@@ -37,8 +37,7 @@ class Timings(NamedTuple):
     records: Iterable[Record]
 
 
-Skipped = Counter[str]
-"""Number of rows or timings without import or export, by reason."""
+Skipped = Counter[str]  # number of rows or timings without import or export, by reason
 
 
 @contextmanager
@@ -116,8 +115,7 @@ def lines(path: Path, contents: bytes | None = None) -> Iterator[bytes]:
 
 
 _MAX_BYTES = 1 << 30
-_MAX_VALUES = 50_000_000
-"""Size limits of a JSON file. Two million timings have fewer values."""
+_MAX_VALUES = 50_000_000  # Size limits of a JSON file. Two million timings have fewer values
 
 
 def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:

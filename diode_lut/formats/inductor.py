@@ -37,8 +37,7 @@ def _literal(text: str) -> Any:
 PACKED = "packed_linear"
 """On a CPU, an mm with a frozen weight: the inputs are A, the weight as MKL packs it, and the weight with N rows."""
 
-_MKL_LINEAR = "_mkl_linear"
-"""The library's kernel for it."""
+_MKL_LINEAR = "_mkl_linear"  # the library's kernel for it
 
 _ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
 """An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4``."""

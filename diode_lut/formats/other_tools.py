@@ -248,8 +248,7 @@ _NAMES = dict(zip(POINTER_TUNABLES, POINTER_TUNABLES, strict=True)) | {
     "block_k": "BLOCK_SIZE_K",
     "group_m": "GROUP_SIZE_M",
 }
-_STAGES = {"cuda": 3, "hip": 2}
-"""Triton's default for each backend, for files without ``num_stages``."""
+_STAGES = {"cuda": 3, "hip": 2}  # Triton's default for each backend, for files without ``num_stages``
 
 
 def read_vllm(path: Path, facts: Facts, skipped: Skipped) -> Table:

@@ -49,8 +49,7 @@ class Part(NamedTuple):
         return (*(rows * columns for _ in batch), *steps)[-len(self.size) :]
 
 
-MAX_BATCH = 65535
-"""The largest batch of a kernel for many problems. More batches take another launch grid."""
+MAX_BATCH = 65535  # The largest batch of a kernel for many problems. More batches take another launch grid
 
 _MAX_ELEMENTS = 2**31 - 1
 """Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
@@ -368,8 +367,7 @@ def make_grouped(problem: Problem, device: str) -> tuple[Callable[..., Any], tup
     return grouped_mm, (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
 
 
-_STEP = (math.sqrt(5) - 1) / 2
-"""The fractional parts of its multiples are spread evenly, whatever their number."""
+_STEP = (math.sqrt(5) - 1) / 2  # the fractional parts of its multiples are spread evenly, whatever their number
 
 
 def ends_of_groups(rows: int, groups: int) -> list[int]:
@@ -410,8 +408,7 @@ def columns_of(problem: Problem) -> list[int]:
     return [problem.n - (count - 1) * each, *[each] * (count - 1)]
 
 
-_VECTOR = 16
-"""Columns of most linear layers are multiples of this."""
+_VECTOR = 16  # columns of most linear layers are multiples of this
 
 
 def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.Tensor, ...]:

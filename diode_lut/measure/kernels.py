@@ -37,8 +37,7 @@ from diode_lut.templates.config import ATEN, Config, padded
 _HINTS = (7, 1009, 101, 13)
 """The hints of B, M, N and K, in steps, while a kernel is made. They are distinct, to find them among its arguments."""
 
-_MAX_STEPS = 2**24 - 1
-"""Maximum of M, N and K in steps, so Inductor knows they fit in 32 bits, as TMA requires."""
+_MAX_STEPS = 2**24 - 1  # maximum of M, N and K in steps, so Inductor knows they fit in 32 bits, as TMA requires
 
 
 @contextmanager

@@ -45,11 +45,8 @@ _log = logging.getLogger(__name__)
 _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
 
-REQUIRED = ("op", "dtype", "M", "N", "K")
-"""The keys required of a problem, but not of a generated kernel."""
-
-BLOCK = 32
-"""Number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels."""
+REQUIRED = ("op", "dtype", "M", "N", "K")  # the keys required of a problem, but not of a generated kernel
+BLOCK = 32  # number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels
 
 SETS_DIRECTORY = Path(__file__).with_name("problem_sets")
 """Files of shipped sets. ``tools/choose_problems.py`` and ``tools/write_problem_sets.py`` write them."""
@@ -267,11 +264,8 @@ def _kind(value: Any) -> str:
 LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
 """Mean and standard deviation of the natural logarithm of each size in GEMMs of real models."""
 
-LARGEST_UNIFORM = 16384
-"""Sizes not drawn log-normally are from 1 to this, with uniformly distributed logarithms."""
-
-LARGEST_BATCH = 512
-"""Batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms."""
+LARGEST_UNIFORM = 16384  # sizes not drawn log-normally are from 1 to this, with uniformly distributed logarithms
+LARGEST_BATCH = 512  # batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms
 
 ROUNDED = 0.75
 """Share of problems whose sizes of at least UNIT are rounded down to multiples of UNIT, like most in real models."""

@@ -34,14 +34,9 @@ from diode_lut.log import log
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 
-COMPILE_LIMIT_S = 120.0
-"""Maximum time for compiling a kernel, in seconds."""
-
-_LOADING = 16
-"""Number of programs loaded at the same time. Each waits for Inductor's compile workers."""
-
-Operands = Sequence[torch.Tensor]
-"""The tensors of a function, such as the bias, if the op has one, A and B."""
+COMPILE_LIMIT_S = 120.0  # maximum time for compiling a kernel, in seconds
+_LOADING = 16  # Number of programs loaded at the same time. Each waits for Inductor's compile workers
+Operands = Sequence[torch.Tensor]  # the tensors of a function, such as the bias, if the op has one, A and B
 
 
 class Runnable:

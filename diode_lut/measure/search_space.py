@@ -36,11 +36,8 @@ def read_default_search_space() -> Mapping[str, frozenset[Config]]:
     return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
 
 
-_ROCM_STAGES = 2
-"""The depth of the pipeline of all Inductor's kernels on AMD GPUs."""
-
-_SWEPT_BYTES = 2
-"""The size of an element in most sweeps behind the default search space."""
+_ROCM_STAGES = 2  # the depth of the pipeline of all Inductor's kernels on AMD GPUs
+_SWEPT_BYTES = 2  # the size of an element in most sweeps behind the default search space
 
 
 def candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
@@ -123,14 +120,9 @@ _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
 """By align: the largest time of a finalist over the best time in the sweep. Kernels with constant sizes are up to 10 %
 faster than in the sweep. If rows are not aligned, they are from 15 % faster to 45 % slower."""
 
-_MAX_BEST = {16: 4, 2: 10}
-"""By align: maximum number of finalists among the best of a problem."""
-
-_MAX_SHARED = 3
-"""Maximum number of finalists that serve many problems."""
-
-_SERVING_FACTOR = 1.04
-"""A config serves a problem if the sweep timed it within this factor of the best."""
+_MAX_BEST = {16: 4, 2: 10}  # by align: maximum number of finalists among the best of a problem
+_MAX_SHARED = 3  # maximum number of finalists that serve many problems
+_SERVING_FACTOR = 1.04  # a config serves a problem if the sweep timed it within this factor of the best
 
 _RankedConfigs = list[tuple[Config, float]]
 """Configs of a problem with their times over the best time, the fastest first."""
@@ -138,8 +130,7 @@ _RankedConfigs = list[tuple[Config, float]]
 _CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}
 """By class of epilogue: largest time of a finalist over the best kernel's time, both in the sweep without epilogue."""
 
-_MAX_FUSED = 6
-"""Maximum number of finalists of a problem with an epilogue, besides aten."""
+_MAX_FUSED = 6  # maximum number of finalists of a problem with an epilogue, besides aten
 
 
 def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: Hardware) -> list[Task]:

@@ -152,11 +152,8 @@ def final(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -
         yield from _measure_compiled(others, device, watch, search_space, "final")
 
 
-_COMPILING_PROBLEMS = 16
-"""Maximum number of problems compiled in the background at the same time."""
-
-_POLL_S = 0.01
-"""Seconds between two looks for compiled kernels."""
+_COMPILING_PROBLEMS = 16  # maximum number of problems compiled in the background at the same time
+_POLL_S = 0.01  # seconds between two looks for compiled kernels
 
 
 class Prepared(NamedTuple):
@@ -295,11 +292,8 @@ _OPS = {
     **dict.fromkeys(JOINED, _Measured(gemm.make_joined, gemm.JoinedMmCheck)),
 }
 
-COMPILED = tuple(_OPS)
-"""The ops with a program for each problem and config."""
-
-_COMPILING_PROGRAMS = 3
-"""Maximum number of problems of COMPILED compiled at the same time. Each has dozens of configs."""
+COMPILED = tuple(_OPS)  # the ops with a program for each problem and config
+_COMPILING_PROGRAMS = 3  # Maximum number of problems of COMPILED compiled at the same time. Each has dozens of configs
 
 
 def _measure_compiled(

@@ -68,8 +68,7 @@ class Outcome(NamedTuple):
     ignored: int = 0
 
 
-Family = tuple[Any, ...]
-"""The op, dtype, layout and alignment of problems that share compiled kernels."""
+Family = tuple[Any, ...]  # the op, dtype, layout and alignment of problems that share compiled kernels
 
 
 def family_of(problem: Problem) -> Family:
@@ -94,11 +93,8 @@ class Shard(NamedTuple):
         return [Shard(self.stage, part) for part in (self.tasks[:middle], self.tasks[middle:]) if part]
 
 
-MAX_SHARD_TASKS = 100
-"""Maximum number of tasks in a shard."""
-
-SHARDS_PER_WORKER = 4
-"""Minimum number of shards for each of several workers, so all end at about the same time."""
+MAX_SHARD_TASKS = 100  # maximum number of tasks in a shard
+SHARDS_PER_WORKER = 4  # minimum number of shards for each of several workers, so all end at about the same time
 
 OVERHEAD_FLOPS = 5e11
 """A GEMM of this many floating-point operations takes about twice as long to measure as the smallest GEMM."""
@@ -135,8 +131,7 @@ def next_shard(shards: Iterable[Shard], last: Family | None, in_progress: Collec
     return min(shards, key=lambda each: (each.family != last, each.family in in_progress))
 
 
-LIMIT_S = 60.0
-"""Seconds after which a watched block counts as hung, by default."""
+LIMIT_S = 60.0  # seconds after which a watched block counts as hung, by default
 
 _DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
 

@@ -28,8 +28,7 @@ the next kernel, so launches are not measured."""
 _LEAD_CYCLES = 1_000_000
 """Clock cycles, about half a millisecond, of waiting on the GPU before a round, so the CPU gets ahead."""
 
-_TRIES = 5
-"""Maximum number of tries of a round if the CPU falls behind, each with twice the lead."""
+_TRIES = 5  # maximum number of tries of a round if the CPU falls behind, each with twice the lead
 
 
 class Bench:
@@ -132,8 +131,7 @@ _MAX_ROUNDS = 60
 _MAX_STANDARD_ERROR = 0.004
 """Rounds go on until the standard error of each contender's median is at most this fraction of the median."""
 
-_CONTENDER_FACTOR = 1.06
-"""Configs within this factor of the best are contenders, and so is the baseline."""
+_CONTENDER_FACTOR = 1.06  # configs within this factor of the best are contenders, and so is the baseline
 
 
 def medians(launches: Sequence[Launch], bench: Bench) -> list[float]:

@@ -37,20 +37,11 @@ from diode_lut.measure.tasks import (
 )
 from diode_lut.problem import Problem
 
-MAX_CONNECT_S = 10.0
-"""Maximum wait for a scheduler's answer, in seconds."""
-
-MAX_WAIT_S = 60.0
-"""Maximum wait for a worker, in seconds. A nanny replaces a worker within a few."""
-
-MAX_DEATHS = 3
-"""Number of workers that a problem may kill for unknown reasons before it is skipped."""
-
-TICK_S = 0.5
-"""Seconds without a message after which the list of workers is checked."""
-
-MAX_REPORT_S = 30.0
-"""Maximum wait for the scheduler to take a worker's report, in seconds."""
+MAX_CONNECT_S = 10.0  # maximum wait for a scheduler's answer, in seconds
+MAX_WAIT_S = 60.0  # Maximum wait for a worker, in seconds. A nanny replaces a worker within a few
+MAX_DEATHS = 3  # number of workers that a problem may kill for unknown reasons before it is skipped
+TICK_S = 0.5  # seconds without a message after which the list of workers is checked
+MAX_REPORT_S = 30.0  # maximum wait for the scheduler to take a worker's report, in seconds
 
 _SCHEDULER_GONE = "the scheduler is gone; what is measured is in the dataset: start one and run again to go on"
 

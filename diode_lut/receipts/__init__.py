@@ -21,8 +21,7 @@ from diode_lut.log import warn_once
 from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OF_KERNELS, OP_SIZES, Problem
 from diode_lut.settings import TIERS
 
-MAX_PERMILLE = 1_000_000
-"""Maximum gain in a receipt, in thousandths."""
+MAX_PERMILLE = 1_000_000  # maximum gain in a receipt, in thousandths
 
 
 class Versions(NamedTuple):
@@ -184,12 +183,10 @@ def merge_receipts(receipts: Iterable[Receipt]) -> Receipt:
     return merged
 
 
-VERSION = 1
-"""The version of the format."""
+VERSION = 1  # the version of the format
 
 MAX_BYTES = 64 * 2**20
-MAX_VALUES = 5_000_000
-"""Readers refuse larger files."""
+MAX_VALUES = 5_000_000  # readers refuse larger files
 
 
 def receipt_bytes(receipt: Receipt) -> bytes:

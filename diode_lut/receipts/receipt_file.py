@@ -38,11 +38,8 @@ AFTER_RUN = "_DIODE_LUT_RECEIPT_AFTER_RUN"
 A process that outlives the program puts its own receipt there, because the directory in ``DIODE_LUT_RECEIPT`` is gone.
 """
 
-_MAX_RANK_DIGITS = 20
-"""Maximum number of digits of a rank."""
-
-_BEGINNING_BYTES = 256
-"""The first bytes of a receipt have the field ``processes``."""
+_MAX_RANK_DIGITS = 20  # maximum number of digits of a rank
+_BEGINNING_BYTES = 256  # the first bytes of a receipt have the field ``processes``
 
 _FREE_S, _SHARE = 0.25, 0.02
 """Writing after graphs may take so many seconds, and this share of the time since the first question."""
@@ -56,15 +53,11 @@ class _Written(NamedTuple):
     state: os.stat_result | None
 
 
-_lock = threading.RLock()
-"""Held while the receipt is written. It is reentrant, because a signal handler may compile."""
-_before: dict[Path, os.stat_result | None] = {}
-"""The state of each destination at the first question."""
-_written: dict[Path, _Written] = {}
-"""The last receipt of this process for each destination."""
+_lock = threading.RLock()  # Held while the receipt is written. It is reentrant, because a signal handler may compile
+_before: dict[Path, os.stat_result | None] = {}  # the state of each destination at the first question
+_written: dict[Path, _Written] = {}  # the last receipt of this process for each destination
 _began = time.monotonic()
-_spent_s = 0.0
-"""The seconds spent on writing after graphs."""
+_spent_s = 0.0  # the seconds spent on writing after graphs
 
 
 def arm(own_receipt: Callable[[], Receipt]) -> None:

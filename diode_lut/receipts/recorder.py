@@ -68,16 +68,12 @@ class Counts:
 
 _lock = threading.RLock()
 """Held while an event takes effect or results are read. It is reentrant, because a signal handler may compile."""
-_counting = [Counts()]
-"""The active counts. The first are the process's own."""
-_collecting = threading.local()
-"""Its attribute ``collected`` belongs to the innermost ``collecting`` of this thread."""
+_counting = [Counts()]  # The active counts. The first are the process's own
+_collecting = threading.local()  # its attribute ``collected`` belongs to the innermost ``collecting`` of this thread
 _devices: dict[Hardware, receipts.Device] = {}
 """The questions, tables and models by hardware, of this machine or another."""
-_seen: dict[Hardware, Sources] = {}
-"""The sources noted last by hardware."""
-_present: set[Hardware] = set()
-"""The known hardware of this machine."""
+_seen: dict[Hardware, Sources] = {}  # the sources noted last by hardware
+_present: set[Hardware] = set()  # the known hardware of this machine
 _asked: set[Hardware] = set()
 """The hardware of this machine with a question. The first question has the receipt written at exit."""
 _warned: set[tuple[Entry | None, Config]] = set()

@@ -21,8 +21,7 @@ from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
 from diode_lut.settings import TIERS
 from diode_lut.templates.config import baseline
 
-TYPICAL_PERMILLE = 1100
-"""The gain over aten in thousandths, without a model: about the mean of the shipped H200 table."""
+TYPICAL_PERMILLE = 1100  # the gain over aten in thousandths, without a model: about the mean of the shipped H200 table
 
 
 class Loss(NamedTuple):
@@ -59,8 +58,7 @@ def losses(receipt: receipts.Receipt) -> list[Loss]:
     return [loss for *_, loss in sorted(found)]
 
 
-MOST_ROWS_TO_JOIN = 1024
-"""With more rows of A, joined matmuls gained nothing on an H100."""
+MOST_ROWS_TO_JOIN = 1024  # with more rows of A, joined matmuls gained nothing on an H100
 
 
 def joinable(receipt: receipts.Receipt) -> dict[Hardware, set[Problem]]:
@@ -76,8 +74,7 @@ def joinable(receipt: receipts.Receipt) -> dict[Hardware, set[Problem]]:
     return {hardware: problems for hardware, problems in found.items() if problems}
 
 
-_SHOWN = 10
-"""How many misses, and how many skipped configs, are shown for each device."""
+_SHOWN = 10  # how many misses, and how many skipped configs, are shown for each device
 
 
 def as_text(receipt: receipts.Receipt) -> str:

@@ -47,8 +47,7 @@ __all__ = ["AskedProblem", "Side", "as_data", "as_page"]
 
 JsonObject = dict[str, Any]
 
-TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]
-"""Yields problems, and may show progress."""
+TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]  # yields problems, and may show progress
 
 
 FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "generated": GENERATED}
@@ -261,8 +260,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-MAX_KINDS = 16
-"""Most ops, types and layouts of a grid: up to 9 s, and 0.44 MB of the page."""
+MAX_KINDS = 16  # most ops, types and layouts of a grid: up to 9 s, and 0.44 MB of the page
 
 
 def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
@@ -320,8 +318,7 @@ def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_SCRIPTS = ("values", "charts", "details", "main")
-"""Names of the files of the page's program, in loading order."""
+_SCRIPTS = ("values", "charts", "details", "main")  # names of the files of the page's program, in loading order
 
 
 def as_page(data: Mapping[str, Any]) -> str:

@@ -36,23 +36,18 @@ __all__ = ["Candidate", "Entry", "Range", "Table", "of_kind", "placed", "to_byte
 
 MAX_PARSED = 1_000_000
 """Maximum number of values that are parsed at once: of a table without its rows, of a row, or of another file."""
-MAX_VALUES = 10_000_000
-"""Maximum number of values of a file. The largest table has fewer."""
-MAX_WRONG = 10_000
-"""Maximum number of wrong rows. A file with more is no table of ours."""
-EXPLAINED = 500
-"""Maximum number of wrong rows whose messages come from the schema, in half a millisecond each."""
+MAX_VALUES = 10_000_000  # Maximum number of values of a file. The largest table has fewer
+MAX_WRONG = 10_000  # Maximum number of wrong rows. A file with more is no table of ours
+EXPLAINED = 500  # maximum number of wrong rows whose messages come from the schema, in half a millisecond each
 AT_ONCE = 2**22
 """Maximum size of a file of which all rows are decoded at once. Decoded rows take several times their size."""
-HEAD_BYTES = 2**16
-"""Maximum size of a head that is read without the rest of the file. Canonical form has the rows last."""
+HEAD_BYTES = 2**16  # Maximum size of a head that is read without the rest of the file. Canonical form has the rows last
 
 _OPENING = re.compile(rb'"entries"\s*:\s*\[')
 _SAFETENSORS = b"\0\0\0\0{"
 """The bytes of a safetensors file after the first 4: the rest of its header's length, and the header."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_ROW = b'"configs"'
-"""A field that each row has once."""
+_ROW = b'"configs"'  # a field that each row has once
 
 
 def read_table(path: Path) -> Table:
@@ -282,8 +277,7 @@ def _whole(value: Any, depth: int) -> Any:
     return value
 
 
-_DEPTH = 3
-"""Nesting of numbers in a row: in an object, in a list, in a field."""
+_DEPTH = 3  # nesting of numbers in a row: in an object, in a list, in a field
 
 _new = tuple.__new__
 _astuple = msgspec.structs.astuple
@@ -418,8 +412,7 @@ def mismatches(row: Any, *, known: bool = True) -> Iterator[Fault]:
             yield Fault(f"no n from {low} to {high} is a multiple of {columns}", "n_align")
 
 
-_paused = False
-"""Whether this module paused garbage collection."""
+_paused = False  # whether this module paused garbage collection
 
 
 @contextmanager

@@ -86,11 +86,8 @@ def _with_entries(table: Table, entries: list[Entry]) -> Table:
     return Table(table.hardware, entries, table.provenance, schema=table.schema, path=table.path)
 
 
-BEST = "best"
-"""The preference for the row with the larger gain."""
-
-SAME_GAIN = 0.02
-"""Two gains count as the same if they differ by at most this fraction."""
+BEST = "best"  # the preference for the row with the larger gain
+SAME_GAIN = 0.02  # two gains count as the same if they differ by at most this fraction
 
 
 class MergedTable(NamedTuple):

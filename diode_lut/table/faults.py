@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 JsonPath = tuple[str | int, ...]
 """The way from the top of a document to a value: names of fields, and numbers of elements from 0."""
 
-_LONGEST_VALUE = _LONGEST_NAME = 60
-"""Maximum number of characters that a message repeats of a wrong value or name."""
+_LONGEST_VALUE = _LONGEST_NAME = 60  # maximum number of characters that a message repeats of a wrong value or name
 
 
 class Fault(Exception):  # noqa: N818 (checks list faults as values; only decoding raises them)

@@ -23,8 +23,7 @@ from diode_lut.table.table import Table
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
 
-CONFLICT = "merge conflict: "
-"""The beginning of the part of a note in which ``merge`` leaves a decision to people."""
+CONFLICT = "merge conflict: "  # the beginning of the part of a note in which ``merge`` leaves a decision to people
 
 
 def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:

@@ -36,8 +36,7 @@ from diode_lut.table.row import ABSENT, ANY, Entry, Range, box, coverage, ops_of
 _Numbers = npt.NDArray[np.intp]
 
 
-REMEMBERED = 1 << 14
-"""Number of remembered answers. A model has some hundred different GEMMs, and asks for each often."""
+REMEMBERED = 1 << 14  # Number of remembered answers. A model has some hundred different GEMMs, and asks for each often
 
 
 class Index:
@@ -163,14 +162,10 @@ class _Boxes:
 
 STEPS = 4_000_000
 """Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
-ROW_STEPS = 1_000_000
-"""Steps for one row, so that a few rows do not use up the steps of all others."""
-STEP_ROWS = 128
-"""Number of rows that a step compares with another row."""
-PART_STEPS = 16
-"""Steps for each row that may cover some problems of a row."""
-STEP_CELLS = 16
-"""Number of cells, between borders of such rows, that a step looks at."""
+ROW_STEPS = 1_000_000  # steps for one row, so that a few rows do not use up the steps of all others
+STEP_ROWS = 128  # number of rows that a step compares with another row
+PART_STEPS = 16  # steps for each row that may cover some problems of a row
+STEP_CELLS = 16  # number of cells, between borders of such rows, that a step looks at
 
 
 class ExhaustedError(Exception):

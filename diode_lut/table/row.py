@@ -24,8 +24,7 @@ from diode_lut.problem import (
 )
 from diode_lut.templates.config import Config
 
-Range = tuple[int, int]
-"""Sizes from the first to the second, both included."""
+Range = tuple[int, int]  # sizes from the first to the second, both included
 
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
 KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS, "n_align")
@@ -188,8 +187,7 @@ def coverage(entry: Entry) -> Coverage:
 
 
 ANY: Range = (1, MAX_SIZE)
-ABSENT: Range = (1, 1)
-"""The range of a size for ops without that size."""
+ABSENT: Range = (1, 1)  # the range of a size for ops without that size
 _NO_KERNEL = (ABSENT,) * len(OF_KERNELS)
 
 
@@ -205,8 +203,7 @@ def box(entry: Entry) -> tuple[Range, ...]:
     return (*sizes, ABSENT, ABSENT, ABSENT, *_NO_KERNEL)
 
 
-_K = TypeVar("_K")
-"""Anything with the KIND_FIELDS."""
+_K = TypeVar("_K")  # anything with the KIND_FIELDS
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:

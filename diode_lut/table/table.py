@@ -28,8 +28,7 @@ from diode_lut.table.row import Entry
 if TYPE_CHECKING:
     from diode_lut.table.lookup import Index
 
-MAX_BYTES = 64 << 20
-"""Maximum size of a table's file."""
+MAX_BYTES = 64 << 20  # maximum size of a table's file
 
 Provenance = Mapping[str, str | list[str]]
 """Where a table comes from: versions, dates and the digests of datasets, by name."""

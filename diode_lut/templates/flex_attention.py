@@ -20,17 +20,10 @@ BLOCKS = (16, 32, 64, 128)
 _STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
 _WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)
 
-_SPILLED = 2
-"""Accumulators of this many times a thread's registers spill with every step."""
-
-_NUMBERS = 8
-"""Bytes that gradients read for each query besides its rows."""
-
-_SINGLE = 4
-"""Bytes of a number in float32."""
-
-_BARRIERS = 128
-"""Bytes of shared memory besides the blocks."""
+_SPILLED = 2  # accumulators of this many times a thread's registers spill with every step
+_NUMBERS = 8  # bytes that gradients read for each query besides its rows
+_SINGLE = 4  # bytes of a number in float32
+_BARRIERS = 128  # bytes of shared memory besides the blocks
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ MAX_ELEMENTS = 1 << 16
 MAX_PER_THREAD = 128
 """Maximum elements of a block for each thread: as many values as this leave no registers to compute with."""
 
-_MAX_PERSISTENT = 1 << 13
-"""Maximum r, rounded up to a power of two, that a persistent reduction keeps."""
+_MAX_PERSISTENT = 1 << 13  # maximum r, rounded up to a power of two, that a persistent reduction keeps
 
 
 MAX_STEPS = 256
@@ -54,8 +53,7 @@ _STAGES = Parameter(
 class Generated(Template):
     """A kernel that Inductor generates."""
 
-    persistent = False
-    """Whether it keeps all elements along r that are reduced to one."""
+    persistent = False  # whether it keeps all elements along r that are reduced to one
 
     def elements(self, params: Params, problem: Problem) -> int:
         """Return the elements of a block in all dimensions."""

@@ -15,8 +15,7 @@ from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, letters, rounded_up
 from diode_lut.templates import template
 
-_BARRIERS = 1024
-"""Maximum bytes of shared memory besides the tiles."""
+_BARRIERS = 1024  # maximum bytes of shared memory besides the tiles
 
 
 _SEARCH: dict[float, tuple[template.Params, ...]] = {
@@ -103,8 +102,7 @@ TRITON_JOINED_MM = JoinedMm(
 )
 
 
-MAX_FEW_ROWS = 4
-"""Maximum rows of A: all of them are in the registers of each program."""
+MAX_FEW_ROWS = 4  # maximum rows of A: all of them are in the registers of each program
 
 _SEARCH_OF_FEW: tuple[template.Params, ...] = (
     *((4, 512, 3, 4), (2, 1024, 3, 4), (8, 256, 4, 4), (2, 256, 4, 2), (2, 512, 4, 4), (4, 1024, 2, 4)),

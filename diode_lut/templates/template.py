@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, TOGETHER, Problem, Scaling
 
-Params = tuple[int, ...]
-"""The values of a template's tunables, in the order of its ``parameters``."""
+Params = tuple[int, ...]  # the values of a template's tunables, in the order of its ``parameters``
 
 
 class Parameter(NamedTuple):
@@ -94,8 +93,7 @@ class SomeProblems(NamedTuple):
     r: tuple[int, int] | None = None
 
 
-_LEAST_BLOCK = 16
-"""Minimum elements of a block along each dimension."""
+_LEAST_BLOCK = 16  # minimum elements of a block along each dimension
 
 
 class Heads(NamedTuple):
@@ -149,16 +147,11 @@ class Template:
     parameters: tuple[Parameter, ...] = ()
     about: str = ""
 
-    tiled = False
-    """Whether it is a single Triton kernel whose tunables are blocks, stages and warps."""
-    tma = False
-    """Whether it loads its operands through tensor descriptors."""
-    few_rows = False
-    """Whether it is the project's own kernel for few rows."""
-    many_sms = False
-    """Whether Inductor has it only on GPUs with many SMs."""
-    stand_in = ""
-    """The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none."""
+    tiled = False  # whether it is a single Triton kernel whose tunables are blocks, stages and warps
+    tma = False  # whether it loads its operands through tensor descriptors
+    few_rows = False  # whether it is the project's own kernel for few rows
+    many_sms = False  # whether Inductor has it only on GPUs with many SMs
+    stand_in = ""  # The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -238,8 +231,7 @@ class Template:
 
 
 BLOCKS = (16, 32, 64, 128, 256)
-SMALLEST_BLOCK = BLOCKS[0]
-"""A GEMM of any size may use it."""
+SMALLEST_BLOCK = BLOCKS[0]  # a GEMM of any size may use it
 
 TILES = (
     Parameter("block_m", "", BLOCKS, "Block M", "Rows of C that one program computes."),
@@ -261,8 +253,7 @@ TILES = (
 GROUP_M = 8
 """The group in a sweep and in other tools' configs. The final stage of ``collect`` tries others for the best."""
 
-BLOCKS_K_OF_BYTES = (32, 64, 128, 256)
-"""Matrix instructions take 32 elements of a byte, float8 and int8, along K."""
+BLOCKS_K_OF_BYTES = (32, 64, 128, 256)  # matrix instructions take 32 elements of a byte, float8 and int8, along K
 
 PRECISE_BLOCK_K = 128
 """Elements of float8 along K that tensor cores may add before the sum goes into a sum in float32, as in libraries."""
@@ -361,11 +352,8 @@ CPP_GEMM = CppGemm(
 _LONG_K = 8
 """If K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
 
-_LEAST_PART = 128
-"""Minimum elements along K of a part."""
-
-_SPLITS = (2, 4, 8, 16, 32, 64, 128)
-"""The numbers of parts a sweep tries."""
+_LEAST_PART = 128  # minimum elements along K of a part
+_SPLITS = (2, 4, 8, 16, 32, 64, 128)  # the numbers of parts a sweep tries
 
 
 @dataclass(frozen=True)

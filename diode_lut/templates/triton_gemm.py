@@ -58,21 +58,15 @@ ROCM = (
 
 PARAMETERS = (*template.TILES, template.PAD, *ROCM)
 
-_OF_BYTES = ("scaled_mm", "int_mm")
-"""The ops whose elements are bytes."""
-
-_BARRIERS = 128
-"""Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
-
-_OTHER_GROUPS = (1, 4, 16)
-"""The groups the final stage tries besides GROUP_M."""
+_OF_BYTES = ("scaled_mm", "int_mm")  # the ops whose elements are bytes
+_BARRIERS = 128  # Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs
+_OTHER_GROUPS = (1, 4, 16)  # the groups the final stage tries besides GROUP_M
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
 """The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
 steps."""
 
-_TMA_ROWS = 64
-"""Minimum number of rows from which tensor descriptors save more than their set-up costs."""
+_TMA_ROWS = 64  # minimum number of rows from which tensor descriptors save more than their set-up costs
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
 _STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in template.BLOCKS_K_OF_BYTES}
@@ -84,11 +78,8 @@ On an H200 the best kernel with more stages was faster than the best with fewer:
 mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
 """
 
-_WIDE_ROWS = 128
-"""With more bytes along K, a block of a large GEMM only takes shared memory away from stages."""
-
-_LARGE_AREA = 128 * 256
-"""The largest block whose accumulator fits in the registers of eight warps."""
+_WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory away from stages
+_LARGE_AREA = 128 * 256  # the largest block whose accumulator fits in the registers of eight warps
 
 _FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
 """A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
@@ -275,14 +266,9 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
 )
 
 
-_GROUPED_BARRIERS = 128
-"""Maximum bytes of shared memory besides the tiles."""
-
-_FROM_MEMORY = 64
-"""From this number of rows of a block, the tensor cores of sm_90 read operands from shared memory."""
-
-_FEW, _MANY = 32, 128
-"""Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose."""
+_GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides the tiles
+_FROM_MEMORY = 64  # from this number of rows of a block, the tensor cores of sm_90 read operands from shared memory
+_FEW, _MANY = 32, 128  # Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose
 
 _GROUPED_LARGE_AREA = 128 * 256
 
