@@ -100,9 +100,7 @@ _POINTERS = {
 }
 """By dtype: the types of A, B and C. All matrices of attention have the first."""
 
-_SIZES = {16: 4096, 2: 4098}
-"""By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
-
+_SIZES = {16: 4096, 2: 4098}  # by align: M, N and K, larger than any block, with rows on 16-byte boundaries or not
 _GAPS = {16: 0, 2: 1}  # by align: number of elements between rows of heads
 
 

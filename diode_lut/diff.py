@@ -220,9 +220,7 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
     return Effect(len(measurements.problems), old_covered, new_covered, switches)
 
 
-_TEXT_SWITCHES, _MARKDOWN_SWITCHES = 10, 5
-"""Maximum number of problems with another config that are listed, those with the largest losses."""
-
+_TEXT_SWITCHES, _MARKDOWN_SWITCHES = 10, 5  # maximum number of listed problems, those with the largest losses
 MAX_MARKDOWN_ROWS = 150  # Maximum number of changes in Markdown. A comment on GitHub ends after 65,536 characters
 
 

@@ -86,8 +86,7 @@ def as_json(value: Any, *, indent: bool = True) -> str:
     return printable_json(text)
 
 
-BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
-"""The errors of importing torch or Triton if it is missing, or does not fit together with other libraries."""
+BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)  # of torch or Triton, missing or unfit
 
 
 def install_command(extras: str = "") -> str:

@@ -22,9 +22,7 @@ from diode_lut.templates.config import ATEN, Config, baseline
 
 MISS = "miss"  # The origin of a case without an answer. Its choice is the op's baseline
 SLOWER = 0.03  # a choice counts as slower than the baseline if it is slower by a larger fraction
-
-REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)
-"""The upper ends of the classes of regret, as fractions. The last class has all above."""
+REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)  # upper ends of the classes of regret but the last, as fractions
 
 REGRET_CLASSES = ("under 0.5 %", "0.5 to 1 %", "1 to 2 %", "2 to 5 %", "over 5 %", "not measured")
 """The names of the classes of regret, and of choices without a time."""

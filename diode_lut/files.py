@@ -76,8 +76,7 @@ _Read = TypeVar("_Read")
 
 _NEVER_WAITING = getattr(os, "O_NONBLOCK", 0)
 
-_UNFINISHED_PAUSE_S, _TRIES = 0.02, 12
-"""An empty file is waited for a quarter of a second: jq takes as long to read a large table before it writes."""
+_UNFINISHED_PAUSE_S, _TRIES = 0.02, 12  # an empty file is waited for a quarter of a second, as long as jq may take
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -187,10 +186,8 @@ def _is_alone_in_group(status: os.stat_result) -> bool:
 
 
 _PAUSE_S = 0.005
-_ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1
-"""How long a process waits to be alone in a directory, for another to change a file, and for another to look at it."""
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
-"""NFS answers EBADF for a file not open for writing."""
+_ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1  # for a directory, a change of a file, a look at it
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # NFS answers EBADF for files only read
 
 
 def try_lock(descriptor: int) -> bool | None:
@@ -386,8 +383,7 @@ def _holder(descriptor: int) -> str:
     return "another process"
 
 
-_PRIVATE, _DEFAULT_MODE = 0o600, 0o666
-"""The mode of the beginning of a replacement, and of a new file, less the bits of the umask."""
+_PRIVATE, _DEFAULT_MODE = 0o600, 0o666  # of the beginning of a replacement, and of a new file, less the umask
 _TOKEN_BYTES = 8
 _NAME_LENGTH = 50  # characters of a file's name in the name of its temporary file, for no name to become too long
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 _ARCHITECTURE = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
 _CPU = "cpu-"  # the beginning of the names of CPUs' architectures
-_THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
-"""The variables for the number of PyTorch's threads, and for its vector instructions."""
+_THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)  # set by these variables
 
 
 def require_architecture(arch: str) -> None:
@@ -338,13 +337,11 @@ class Architecture(NamedTuple):
         return bool(self.triton)
 
 
-_H200_PEAKS = Peaks(7500, 3750, 500, 36)
-"""NVIDIA H200 data sheet, without sparsity: 989, 495 and 67 TFLOP/s and 4.8 TB/s, over 132 multiprocessors."""
+_H200_PEAKS = Peaks(7500, 3750, 500, 36)  # data sheet without sparsity: 989, 495, 67 TFLOP/s, 4.8 TB/s, 132 SMs
 _CPU_PEAKS = Peaks(100, 100, 100, 10)  # the order of magnitude of a server's thread with AVX-512
 
 
-_ALL_BUT_ONE = 8
-"""Free stages of GPUs that copy nothing to shared memory in the background: Triton has no pipeline there."""
+_ALL_BUT_ONE = 8  # free stages of GPUs that copy nothing to shared memory in the background: there is no pipeline
 
 
 def _cuda(

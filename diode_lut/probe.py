@@ -24,8 +24,7 @@ from diode_lut.files import write_atomically
 VARIABLE = "_DIODE_LUT_PROBE"  # the environment variable with the directory, after TRACED for traced runs
 TRACED = "trace:"
 
-RECORDING = "_DIODE_LUT_KERNELS"
-"""The environment variable with the directory of generated kernels, in programs whose kernels are recorded."""
+RECORDING = "_DIODE_LUT_KERNELS"  # variable with the directory of generated kernels, if a program's are recorded
 
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
 """How names begin, in a trace, of a graph's first call, with its tuning of kernels, and of later calls.
@@ -33,12 +32,8 @@ FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
 The graph's number follows.
 """
 
-CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
-"""How names of GEMMs by Inductor's templates begin in a trace. M, N and K follow, or ``?`` for a dynamic size."""
-
-GENERATED_KERNEL = "generated kernel "
-"""How names of kernels that Inductor generated begin in a trace. The problem follows, and what the kernel fuses."""
-
+CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"  # beginnings of names in a trace, before M, N and K
+GENERATED_KERNEL = "generated kernel "  # beginning of names in a trace, before the problem and what is fused
 _MAX_STEPS = 1_000_000  # maximum number of timed steps
 
 _marks: list[int] = []

@@ -101,30 +101,19 @@ SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)  # all sizes, in canonical order
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
 
-GROUPED = ("grouped_mm",)
-"""``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
-
-JOINED = ("joined_mm",)
-"""Matmuls with the same A, each with or without a bias, such as projections to queries, keys and values."""
-
+GROUPED = ("grouped_mm",)  # ``functional.grouped_mm`` of experts: consecutive rows of A are a group with its own B
+JOINED = ("joined_mm",)  # matmuls with the same A, with or without bias, such as projections to queries, keys, values
 PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}  # the number of B of each variant of JOINED
 GATED = ("swiglu", "geglu")  # the variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh
-
-FUSED = ("fused_mm",)
-"""A matmul, with or without a bias, and all the pointwise work after it, in one kernel that computes nothing else."""
+FUSED = ("fused_mm",)  # a matmul, with or without a bias, and all the pointwise work after it, in one kernel
 
 WORK = ("relu", "gelu", "gelu_tanh", "add", *GATED)
 """The variants of FUSED: an activation of the product; its sum with another M x N tensor, such as a residual; the
 product times ``silu``, or gelu with tanh, of another M x N tensor."""
 
-TOGETHER = (*JOINED, *FUSED)
-"""The ops of matmuls in one kernel with other work, without which they are asked about as usual."""
-
-SPLIT = "split_reduction"
-"""The op of a reduction before Inductor decides whether one kernel computes it, or one for its parts and one more."""
-
-GENERATED = ("pointwise", "reduction", SPLIT)
-"""The kernels that Inductor generates for what is no matmul and no attention."""
+TOGETHER = (*JOINED, *FUSED)  # matmuls in one kernel with other work, without which they are asked about as usual
+SPLIT = "split_reduction"  # a reduction, before Inductor decides whether it takes one kernel or two
+GENERATED = ("pointwise", "reduction", SPLIT)  # kernels that Inductor generates for other work
 
 
 def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
@@ -133,14 +122,10 @@ def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
     return tuple(name for name in OP_SIZES[op] if name not in has_default)
 
 
-MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *TOGETHER, *GENERATED))
-"""The ops on two matrices, or two batches. A row without an op is for these."""
-
+MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *TOGETHER, *GENERATED))  # on two matrices
 MATMUL_SIZES = ("b", "m", "n", "k")  # The sizes of MATMULS. A size an op does not have is 1
 ATTENTION_ONLY = tuple(name for name in ATTENTION_SIZES if name not in MATMUL_SIZES)  # the sizes of ATTENTION alone
-
-BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
-"""The ops with a batch, or with groups; b is 1 for the others."""
+BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)  # with a batch or groups: b is 1 for others
 
 NO_EPILOGUE = "none"
 
@@ -217,10 +202,7 @@ multiplies Q by K transposed: in its layout, rows of Q, K and V are without gaps
 only. Generated kernels read and write several tensors, of any dtypes and layouts."""
 
 GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)  # The ops on numbers of more than 8 bits. They have no variants
-
-OF_BYTES = (*SCALED, *INTEGER)
-"""The ops on numbers of 8 bits. In programs they are the linear layers of language models."""
-
+OF_BYTES = (*SCALED, *INTEGER)  # the ops on numbers of 8 bits: in programs linear layers of language models
 RANKED = (*GEMMS, *OF_BYTES)  # the ops of models
 MAX_SIZE = 2**31 - 1  # largest b, m, n or k in a table: Inductor's kernels index with 32 bits
 
@@ -232,9 +214,7 @@ WITHOUT_TENSOR_CORES = "float32"
 """A dtype multiplied without them. If its loop over K is a single step, an epilogue with a bias can make a kernel 34
 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
-WITHOUT_CHOICE = "float64"
-"""A type for which Inductor has only the library's kernel, so that tables have no such problems."""
-
+WITHOUT_CHOICE = "float64"  # Inductor has only the library's kernel for it, so tables have no such problems
 ROW_BYTES = 16  # rows start at multiples of this number of bytes in an aligned problem
 
 
@@ -256,8 +236,7 @@ def letters(layout: str) -> tuple[str, str]:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
-_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *TOGETHER, *SCALED, *INTEGER, *GENERATED))
-"""The ops other than plain GEMMs of floating-point numbers."""
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *TOGETHER, *SCALED, *INTEGER, *GENERATED))  # other than GEMMs of floats
 
 _VALUES: dict[str, tuple[str, ...]] = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": tuple(EPILOGUES)}
 """The values of these fields in problems of any op with such a field."""

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _CODE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 (pathlib is slower, and this is done at import)
-
-_imported: frozenset[tuple[str, int, int, int]] | None = None
-"""The files of this package's code when this process imported it: path, inode, size and time of each."""
+_imported: frozenset[tuple[str, int, int, int]] | None = None  # path, inode, size, time of each file at import
 
 
 @cache

@@ -26,9 +26,7 @@ from diode_lut.problem import JOINED, MAX_SIZE, OP_SIZES, SPLIT, TOGETHER, Probl
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
 
-Losses = npt.NDArray[np.float64]
-"""By problem and config: the logarithm of time over the best time, NaN if it was not measured."""
-
+Losses = npt.NDArray[np.float64]  # by problem and config: log of time over the best time, NaN if not measured
 LEAST_PROBLEMS = 2  # minimum number of problems of a part
 LEAST_SAVING = 0.2  # Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise
 WORST_LOSS = 1.0  # larger losses count as this: such a config is out of the question, by however much

@@ -251,11 +251,8 @@ def measurements_of(records: Iterable[Record]) -> Measurements:
     return measurements
 
 
-MAX_GAIN = 30.0
-"""Largest gain over aten that is believed. If it is larger, aten was interrupted, or the kernel did nothing."""
-
-MAX_SPREAD = 5.0
-"""If the times of a kernel, without a quarter at each end, differ by this factor, it did not have the device alone."""
+MAX_GAIN = 30.0  # largest gain over aten that is believed: beyond, aten was interrupted, or the kernel did nothing
+MAX_SPREAD = 5.0  # if the middle half of a kernel's times differs by this factor, it did not have the device alone
 
 MAX_ROOFLINES = 100.0
 START_NS, START_ON_CPU_NS = 1e6, 1e7
@@ -263,9 +260,7 @@ START_NS, START_ON_CPU_NS = 1e6, 1e7
 more to start. Of 25,000 GEMMs on H100 and H200 a single GEMM took more, and it had been disturbed."""
 
 _ENOUGH = 3  # number of times of a config that show its spread
-
-_MAX_SHARE, _MANY = 0.5, 3
-"""No table is built if at least _MANY problems, and more than this share of all, are too noisy to decide."""
+_MAX_SHARE, _MANY = 0.5, 3  # too noisy for a table: at least _MANY problems, and more than this share of all
 
 
 class Judged(NamedTuple):

@@ -26,9 +26,7 @@ from diode_lut.table import Range
 
 Point = tuple[int, ...]  # ``Problem.sizes``: the sizes of the op
 Ranges = tuple[Range, ...]  # the range of each size
-
-Costs = Sequence[Mapping[int, float]]
-"""For each problem, by its number, configs by theirs, with their times over the best time, or costs."""
+Costs = Sequence[Mapping[int, float]]  # by problem: configs by number, with their times over the best, or costs
 
 REACH = 8
 """Maximum of largest size over smallest in a box, multiplied over all axes: M, N and K may double. Nothing is known
@@ -36,9 +34,7 @@ between measured problems further apart, so no row covers it."""
 
 _STRIDE = 256  # number of problems compared with others at a time, which bounds the memory
 _SLACK = 1e-3  # maximum error of logarithms of extents in single precision
-
-_SAME = 1e-9
-"""Volumes count as the same if they differ by a smaller fraction: as floating-point numbers they are not exact."""
+_SAME = 1e-9  # volumes count as the same if they differ by a smaller fraction: floating-point numbers are not exact
 
 
 class RowGroup(NamedTuple):

@@ -237,9 +237,7 @@ class Output(click.Path):
 
 
 ANY_OUTPUT = Output()  # a file whose kind depends on other arguments: the command calls require_kind
-
-output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
-"""The option for the file that a command makes."""
+output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)  # the file that a command makes
 
 TABLE_OUTPUT = Output(TABLE_KIND, ".json")
 PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)

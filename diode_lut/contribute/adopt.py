@@ -45,8 +45,7 @@ _SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "powe
 """The bits of NVML's reasons for low clocks that spoil times. A power cap is normal under load."""
 
 _FIELDS = ("clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu")
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The field with the bits: its name, and its name in drivers before release 535."""
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # of the bits, now and before driver 535
 
 _INTERVAL_S = 2.0
 _IDLE_SAMPLES = 3
@@ -160,9 +159,7 @@ class Machine:
         return answer.stdout.strip().splitlines() if answer.returncode == 0 else None
 
 
-BATCH = 64
-"""Number of problems that go through all stages together, so a short budget still ends with finished problems."""
-
+BATCH = 64  # number of problems that go through all stages together, so a short budget ends with finished problems
 FIRST_BATCH = 16  # number of problems in the first batch, from which the time for others is estimated
 _MEASURING, _CHECKING = 0.75, 0.85  # shares of the budget after which no problem is begun, and none is measured again
 

@@ -29,9 +29,7 @@ from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text, winner_text
 from diode_lut.templates.config import Config, baseline
 
-REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
-"""The fields that the provenance of a contributed table must have."""
-
+REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")  # in a contributed table
 REQUIRED_ON_GPUS = ("triton", "driver")  # further required fields for NVIDIA's GPUs
 AFTERWARDS = "afterwards"  # the directory of datasets from a later run, which time a table's answers once more
 HELD_OUT = Split(0, 0.2)  # The problems for testing a table on unseen problems. No table is built from them

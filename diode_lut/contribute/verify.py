@@ -31,9 +31,7 @@ tools/score_verify.py computes its consequences. In later runs on other H200 at 
 configs of 30 % of the rows swapped 4 to 18.
 """
 
-NOISE_FACTOR = 4.0
-"""Where two measurements of a gain differ much, the tolerance is this many times their typical difference."""
-
+NOISE_FACTOR = 4.0  # the tolerance is this many times the typical difference of two measurements, if that is much
 MAX_NOISE = 0.05  # maximum typical difference between two measurements of a gain, as a fraction, for a verdict
 
 HEALTHY, SICK = 0.15, 0.02

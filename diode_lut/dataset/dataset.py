@@ -26,8 +26,7 @@ REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wr
 fit in memory, the kernel does not start or dies, it takes too long, its result is wrong, or the benchmarker's result
 is not from MIN_NS to MAX_NS."""
 
-MIN_NS, MAX_NS = 1.0, 1e12
-"""Shortest and longest time of an execution, in nanoseconds: about a clock cycle, and a quarter of an hour."""
+MIN_NS, MAX_NS = 1.0, 1e12  # of an execution, in nanoseconds: about a clock cycle, and a quarter of an hour
 
 NS_PER_MS = 1e6
 
@@ -54,8 +53,7 @@ class Header(NamedTuple):
     measured_by: str = ""
 
 
-SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")
-"""The fields of a Header, besides the hardware, with the same value for all timings of a file."""
+SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")  # header fields that all timings of a file share
 
 
 class Timing(NamedTuple):
@@ -110,10 +108,7 @@ class Lost(NamedTuple):
 
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # the first bytes of a compact dataset, which is a stream in a zstd frame
-
-_COMPACT_BYTES = 1 << 10
-"""Number of compressed bytes read at a time. zstd makes at most 32 MB of them, whatever a file claims."""
-
+_COMPACT_BYTES = 1 << 10  # compressed bytes read at a time. zstd makes at most 32 MB of them, whatever a file claims
 _PLAIN_BYTES = 1 << 16  # largest chunk of a stream
 _MAX_WINDOW_BYTES = 32 << 20  # largest distance back to which a zstd frame may refer
 

@@ -31,12 +31,8 @@ from diode_lut.problem import Problem
 from diode_lut.templates.config import POINTER_TUNABLES, Config, pointer_gemm
 
 MAX_BYTES = 1 << 30  # Size limit of a file, which is in memory as a whole. A solution is decoded when it is its turn
-
-MAX_SOLUTION_BYTES = 4 << 20
-"""Size limit of the timings of a problem. Decoded, they may take a hundred times as much memory."""
-
-_NOT_FINITE = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=[\s,\]}])")
-"""Numbers that Python writes into JSON although they are none of it."""
+MAX_SOLUTION_BYTES = 4 << 20  # of the timings of a problem. Decoded, they may take a hundred times as much memory
+_NOT_FINITE = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=[\s,\]}])")  # numbers that Python writes into JSON
 
 
 class _SolvedOp(msgspec.Struct):

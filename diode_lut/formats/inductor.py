@@ -34,13 +34,9 @@ def _literal(text: str) -> Any:
         raise ValueError(f"{text[:60]!r} is no literal") from error
 
 
-PACKED = "packed_linear"
-"""On a CPU, an mm with a frozen weight: the inputs are A, the weight as MKL packs it, and the weight with N rows."""
-
+PACKED = "packed_linear"  # on a CPU, an mm with a frozen weight: A, the weight as MKL packs it, and with N rows
 _MKL_LINEAR = "_mkl_linear"  # the library's kernel for it
-
-_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
-"""An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4``."""
+_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")  # of a template or the compiler: ``'BLOCK_M': 64``, ``num_warps=4``
 
 
 def problem_of_inputs(op: str, dtypes: Sequence[str], inputs: Sequence[Operand]) -> Problem:
@@ -339,10 +335,8 @@ _HEAD = re.compile(r"AUTOTUNE (\w+)\((.*)\)\s*$")
 _STRIDES = re.compile(r"strides: (\[.*\])\s*$")
 _DTYPES = re.compile(r"dtypes: (torch\.[\w., ]+?)\s*$")
 _CHOICE = re.compile(r" (\w[\w.-]*) (\d+\.\d+|inf|nan) ms (?:(\d+\.\d)%|nan%|<DIVIDED BY ZERO ERROR>)(.*)$")
-_LAST_DIGIT, _ROUNDED = 1e-4, 5e-4
-"""Milliseconds of a printed time's last digit, and the largest difference of a percentage from its share."""
-_TF32_ROWS, _TF32_COLUMNS = 16, 512
-"""From these M, and N and K, all releases allow TF32 in Triton's kernels where PyTorch's setting does."""
+_LAST_DIGIT, _ROUNDED = 1e-4, 5e-4  # milliseconds of a printed time's last digit, and the error of a percentage
+_TF32_ROWS, _TF32_COLUMNS = 16, 512  # from these M, N and K on, all releases allow TF32 in Triton as PyTorch does
 
 
 class _Printed(NamedTuple):

@@ -50,9 +50,7 @@ class Part(NamedTuple):
 
 
 MAX_BATCH = 65535  # The largest batch of a kernel for many problems. More batches take another launch grid
-
-_MAX_ELEMENTS = 2**31 - 1
-"""Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
+_MAX_ELEMENTS = 2**31 - 1  # of a tensor, so that kernels made for small hints, with 32-bit indices, reach all
 
 
 class Specialization(NamedTuple):
@@ -221,8 +219,7 @@ EPILOGUES = {
 
 SCALED_TO = torch.bfloat16
 
-_SCALE = 1 / 74
-"""Scales are about the inverse of the standard deviation of an int8, so that products of two are about 1."""
+_SCALE = 1 / 74  # about the inverse of the standard deviation of an int8, so that products of two are about 1
 
 
 def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
@@ -457,5 +454,4 @@ class JoinedMmCheck:
         )
 
 
-_OF_GATED = 8.0
-"""How much larger the errors of a gated product are, both of whose factors are at most about 8 and have errors."""
+_OF_GATED = 8.0  # larger errors of a gated product, both of whose factors are at most about 8 and have errors

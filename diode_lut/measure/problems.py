@@ -47,9 +47,7 @@ _MAX_VALUES = 5_000_000
 
 REQUIRED = ("op", "dtype", "M", "N", "K")  # the keys required of a problem, but not of a generated kernel
 BLOCK = 32  # number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels
-
-SETS_DIRECTORY = Path(__file__).with_name("problem_sets")
-"""Files of shipped sets. ``tools/choose_problems.py`` and ``tools/write_problem_sets.py`` write them."""
+SETS_DIRECTORY = Path(__file__).with_name("problem_sets")  # from tools/choose_problems.py and write_problem_sets.py
 
 _QUICK = 128
 
@@ -65,8 +63,7 @@ def problem_set(name: str) -> list[Problem]:
 
 
 _FORWARD = ("tensor-bfloat16-fast", "row-bfloat16-fast")
-_BACKWARD = "tensor-bfloat16"
-"""As in libraries for float8: fast accumulation in a forward pass, precise accumulation for gradients."""
+_BACKWARD = "tensor-bfloat16"  # libraries add up float8 fast in a forward pass, precisely for gradients
 
 _MOST_ROWS, _TRAINING_ROWS = 8192, (2048, 8192)
 
@@ -261,20 +258,14 @@ def _kind(value: Any) -> str:
     return f"one object: leave only its list {lists[0]}" if lists else "one object: put it in []"
 
 
-LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
-"""Mean and standard deviation of the natural logarithm of each size in GEMMs of real models."""
-
+LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}  # mean and deviation of logarithms
 LARGEST_UNIFORM = 16384  # sizes not drawn log-normally are from 1 to this, with uniformly distributed logarithms
 LARGEST_BATCH = 512  # batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms
-
-ROUNDED = 0.75
-"""Share of problems whose sizes of at least UNIT are rounded down to multiples of UNIT, like most in real models."""
+ROUNDED = 0.75  # share of problems whose sizes of at least UNIT are multiples of it, like most in real models
 
 UNIT = 8
 
-MAX_BYTES = 2**31
-"""Maximum bytes of A, B, bias and result of a problem. It is the same on every machine, so a seed draws the same
-problems everywhere."""
+MAX_BYTES = 2**31  # of A, B, bias and result, the same on every machine, so that a seed draws the same everywhere
 
 
 def random_problems(

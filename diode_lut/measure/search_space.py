@@ -25,8 +25,7 @@ from diode_lut.templates.config import (
     padded,
 )
 
-PATH = Path(__file__).with_name("default_search_space.json")
-"""A map from architectures to lists of configs, as in tables, with a line for each config."""
+PATH = Path(__file__).with_name("default_search_space.json")  # by architecture: configs as in tables
 
 
 @cache
@@ -123,13 +122,8 @@ faster than in the sweep. If rows are not aligned, they are from 15 % faster to 
 _MAX_BEST = {16: 4, 2: 10}  # by align: maximum number of finalists among the best of a problem
 _MAX_SHARED = 3  # maximum number of finalists that serve many problems
 _SERVING_FACTOR = 1.04  # a config serves a problem if the sweep timed it within this factor of the best
-
-_RankedConfigs = list[tuple[Config, float]]
-"""Configs of a problem with their times over the best time, the fastest first."""
-
-_CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}
-"""By class of epilogue: largest time of a finalist over the best kernel's time, both in the sweep without epilogue."""
-
+_RankedConfigs = list[tuple[Config, float]]  # with times over the best time, the fastest first
+_CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}  # by epilogue: finalists' time over the best without it
 _MAX_FUSED = 6  # maximum number of finalists of a problem with an epilogue, besides aten
 
 

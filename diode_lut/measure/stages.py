@@ -24,8 +24,7 @@ from diode_lut.measure.timing import Bench, Launch, medians, time_all
 from diode_lut.problem import ATTENTION, GROUPED, JOINED, NO_EPILOGUE, Problem
 from diode_lut.templates.config import ATEN, DEFAULT, Config, padded
 
-_shared: dict[tuple[gemm.Specialization, Config], Kernel | None] = {}
-"""The kernels for many problems of this process, which measures shard after shard."""
+_shared: dict[tuple[gemm.Specialization, Config], Kernel | None] = {}  # kernels of this process, for many problems
 
 
 def sweep(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:

@@ -25,9 +25,7 @@ _FLUSHES = 4
 """Memory written between two kernels, in sizes of the L2 cache. Writing it takes longer than the CPU needs to launch
 the next kernel, so launches are not measured."""
 
-_LEAD_CYCLES = 1_000_000
-"""Clock cycles, about half a millisecond, of waiting on the GPU before a round, so the CPU gets ahead."""
-
+_LEAD_CYCLES = 1_000_000  # clock cycles, half a millisecond, that the GPU waits before a round, so the CPU gets ahead
 _TRIES = 5  # maximum number of tries of a round if the CPU falls behind, each with twice the lead
 
 
@@ -128,9 +126,7 @@ def time_all(
 
 _ROUNDS = 10
 _MAX_ROUNDS = 60
-_MAX_STANDARD_ERROR = 0.004
-"""Rounds go on until the standard error of each contender's median is at most this fraction of the median."""
-
+_MAX_STANDARD_ERROR = 0.004  # of each contender's median, relative to it, until which rounds go on
 _CONTENDER_FACTOR = 1.06  # configs within this factor of the best are contenders, and so is the baseline
 
 

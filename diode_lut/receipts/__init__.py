@@ -108,8 +108,7 @@ class GeneratedKernel(NamedTuple):
     reason: str
 
 
-NO_ANSWER = "no table and no model answers"
-"""The reason for which Inductor decides about a generated kernel, or matmuls stay apart, if there is no other."""
+NO_ANSWER = "no table and no model answers"  # why Inductor decides, or matmuls stay apart, if nothing else is said
 
 ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
 FREEZABLE = "Inductor has only the library's kernel, because weights are not frozen"
@@ -272,8 +271,7 @@ def _dumps(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-MAX_COUNT = 2**53 - 1
-"""Maximum number of calls, processes or nanoseconds (100 days): every JSON reader reads it exactly."""
+MAX_COUNT = 2**53 - 1  # of calls, processes or nanoseconds (100 days): every JSON reader reads it exactly
 
 _Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _Calls = Annotated[int, Meta(ge=1, le=MAX_COUNT)]

@@ -40,9 +40,7 @@ A process that outlives the program puts its own receipt there, because the dire
 
 _MAX_RANK_DIGITS = 20  # maximum number of digits of a rank
 _BEGINNING_BYTES = 256  # the first bytes of a receipt have the field ``processes``
-
-_FREE_S, _SHARE = 0.25, 0.02
-"""Writing after graphs may take so many seconds, and this share of the time since the first question."""
+_FREE_S, _SHARE = 0.25, 0.02  # writing after graphs may take so many seconds, and this share of the process' time
 
 
 class _Written(NamedTuple):

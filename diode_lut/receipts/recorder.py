@@ -66,18 +66,14 @@ class Counts:
             return {**vars(self), "hits": dict(self.hits)}
 
 
-_lock = threading.RLock()
-"""Held while an event takes effect or results are read. It is reentrant, because a signal handler may compile."""
+_lock = threading.RLock()  # held while an event takes effect or results are read. A signal handler may compile
 _counting = [Counts()]  # The active counts. The first are the process's own
 _collecting = threading.local()  # its attribute ``collected`` belongs to the innermost ``collecting`` of this thread
-_devices: dict[Hardware, receipts.Device] = {}
-"""The questions, tables and models by hardware, of this machine or another."""
+_devices: dict[Hardware, receipts.Device] = {}  # questions and sources by hardware, of this machine or another
 _seen: dict[Hardware, Sources] = {}  # the sources noted last by hardware
 _present: set[Hardware] = set()  # the known hardware of this machine
-_asked: set[Hardware] = set()
-"""The hardware of this machine with a question. The first question has the receipt written at exit."""
-_warned: set[tuple[Entry | None, Config]] = set()
-"""The configs that could not run, each with its row, or None for a model."""
+_asked: set[Hardware] = set()  # of this machine, with a question. The first has the receipt written at exit
+_warned: set[tuple[Entry | None, Config]] = set()  # those that could not run, with their row, or None for a model
 
 _config = lru_cache(maxsize=4096)(str)
 _configs = lru_cache(maxsize=4096)(lambda configs: tuple(map(_config, configs)))

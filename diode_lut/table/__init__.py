@@ -34,18 +34,15 @@ from diode_lut.templates.config import TEMPLATES, Config
 
 __all__ = ["Candidate", "Entry", "Range", "Table", "of_kind", "placed", "to_bytes", "write_table"]
 
-MAX_PARSED = 1_000_000
-"""Maximum number of values that are parsed at once: of a table without its rows, of a row, or of another file."""
+MAX_PARSED = 1_000_000  # number of values parsed at once: of a table without its rows, of a row, or of another file
 MAX_VALUES = 10_000_000  # Maximum number of values of a file. The largest table has fewer
 MAX_WRONG = 10_000  # Maximum number of wrong rows. A file with more is no table of ours
 EXPLAINED = 500  # maximum number of wrong rows whose messages come from the schema, in half a millisecond each
-AT_ONCE = 2**22
-"""Maximum size of a file of which all rows are decoded at once. Decoded rows take several times their size."""
+AT_ONCE = 2**22  # size of a file of which all rows are decoded at once. Decoded, they take several times as much
 HEAD_BYTES = 2**16  # Maximum size of a head that is read without the rest of the file. Canonical form has the rows last
 
 _OPENING = re.compile(rb'"entries"\s*:\s*\[')
-_SAFETENSORS = b"\0\0\0\0{"
-"""The bytes of a safetensors file after the first 4: the rest of its header's length, and the header."""
+_SAFETENSORS = b"\0\0\0\0{"  # bytes of a safetensors file after the first 4: the rest of the length, and its header
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _ROW = b'"configs"'  # a field that each row has once
 

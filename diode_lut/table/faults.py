@@ -23,9 +23,7 @@ from diode_lut.problem import VARIANTS
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
 
-JsonPath = tuple[str | int, ...]
-"""The way from the top of a document to a value: names of fields, and numbers of elements from 0."""
-
+JsonPath = tuple[str | int, ...]  # from the top of a document to a value: names of fields, numbers of elements
 _LONGEST_VALUE = _LONGEST_NAME = 60  # maximum number of characters that a message repeats of a wrong value or name
 
 
@@ -175,10 +173,8 @@ class Positions:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._parts: dict[JsonPath, Mapping[Any, msgspec.Raw]] = {}
-        """The fields or elements of values, by the paths of these values. Of equal names the last counts."""
-        self._places = [(0, 1, 1)]
-        """Known offsets, upwards, with line and column, so that not all lines are counted for each place."""
+        self._parts: dict[JsonPath, Mapping[Any, msgspec.Raw]] = {}  # by path. Of equal names the last counts
+        self._places = [(0, 1, 1)]  # known offsets with line and column, so that lines are not counted again
 
     def place(self, path: JsonPath) -> Place:
         """Return the place of the value, or of the innermost value around it if the file does not have it."""

@@ -31,12 +31,8 @@ from diode_lut.templates.config import TEMPLATES
 from diode_lut.templates.template import Parameter, Template
 
 SCHEMA_VERSION = 2  # the version of the table format
-
-SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"
-"""The ``$schema`` of a table in this repository. With it, editors check the file while it is typed."""
-
-SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"
-"""The ``$schema`` of a table elsewhere. Editors can be told where the schema with this name is."""
+SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"  # in this repository, for editors to check files by
+SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"  # elsewhere: editors can be told where this schema is
 
 MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096  # Maximum number of configs of a row. No search tries as many on a problem
@@ -235,8 +231,7 @@ TABLE = _object(
     **_FILE_OPTIONS,
 )
 HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)  # a table with any entries
-DIVIDED = _object("Divided", "", {**_FILE, "entries": list[Raw]}, **_FILE_OPTIONS)
-"""A table whose entries are still JSON."""
+DIVIDED = _object("Divided", "", {**_FILE, "entries": list[Raw]}, **_FILE_OPTIONS)  # with entries that are still JSON
 
 
 _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS, "n_align")}

@@ -142,8 +142,7 @@ class _Boxes:
             for axis, (name, (low, high)) in enumerate(zip(SIZE_FIELDS, ends, strict=True))
             if name in names and not ((low == least).all() and (high == most).all())
         ]
-        self._axes = sorted(axes, key=lambda each: -len(np.unique(each[1])))
-        """The sizes in which rows differ most come first."""
+        self._axes = sorted(axes, key=lambda each: -len(np.unique(each[1])))  # those in which rows differ most first
 
     def meeting(self, ranges: Sequence[Range], stop: int, free: Collection[int] = ()) -> _Numbers:
         """Return the rows before ``stop`` with sizes in these ranges, by number. Free axes do not matter."""
@@ -160,8 +159,7 @@ class _Boxes:
         return np.arange(stop) if found is None else found
 
 
-STEPS = 4_000_000
-"""Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
+STEPS = 4_000_000  # of a table, each about a microsecond. 20,000 rows that do not overlap need a quarter at most
 ROW_STEPS = 1_000_000  # steps for one row, so that a few rows do not use up the steps of all others
 STEP_ROWS = 128  # number of rows that a step compares with another row
 PART_STEPS = 16  # steps for each row that may cover some problems of a row

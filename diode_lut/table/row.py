@@ -27,8 +27,7 @@ from diode_lut.templates.config import Config
 Range = tuple[int, int]  # sizes from the first to the second, both included
 
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
-KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS, "n_align")
-"""The fields of a key, in the order of files. A field left out matches anything, and ``op`` any of MATMULS."""
+KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS, "n_align")  # in the order of files. A missing field matches anything
 
 
 class Candidate(NamedTuple):
@@ -228,8 +227,7 @@ def is_point(sizes: Range | None) -> bool:
     return sizes is not None and sizes[0] == sizes[1]
 
 
-_Values = tuple[str | None, str | None, str | None, str | None]
-"""The dtype, layout, epilogue and variant of a row. None matches anything."""
+_Values = tuple[str | None, str | None, str | None, str | None]  # dtype, layout, epilogue and variant, None for any
 
 
 def ops_of(entry: Entry) -> tuple[str, ...]:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from diode_lut.table.lookup import Index
 
 MAX_BYTES = 64 << 20  # maximum size of a table's file
-
-Provenance = Mapping[str, str | list[str]]
-"""Where a table comes from: versions, dates and the digests of datasets, by name."""
+Provenance = Mapping[str, str | list[str]]  # versions, dates and the digests of datasets, by name
 
 
 class Table:

@@ -14,8 +14,7 @@ from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
 from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, registers
 
-BLOCKS = (16, 32, 64, 128)
-"""If lengths are multiples of 128, the kernels read without checks: a larger block would read past the end."""
+BLOCKS = (16, 32, 64, 128)  # a larger block would read past the end of lengths that are multiples of 128: no checks
 
 _STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
 _WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)

@@ -10,15 +10,9 @@ from diode_lut.problem import SPLIT, Problem, rounded_up
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
 _BLOCKS = tuple(1 << power for power in range(17))
-_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}
-"""Largest blocks that Inductor generates kernels for, by dimension."""
-
-MAX_ELEMENTS = 1 << 16
-"""Maximum elements of a block in all dimensions: with more, kernels spill or take minutes to compile."""
-
-MAX_PER_THREAD = 128
-"""Maximum elements of a block for each thread: as many values as this leave no registers to compute with."""
-
+_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}  # that Inductor generates kernels for, by dimension
+MAX_ELEMENTS = 1 << 16  # of a block in all dimensions: with more, kernels spill or take minutes to compile
+MAX_PER_THREAD = 128  # elements of a block for each thread: as many values leave no registers to compute with
 _MAX_PERSISTENT = 1 << 13  # maximum r, rounded up to a power of two, that a persistent reduction keeps
 
 

@@ -250,13 +250,9 @@ TILES = (
 )
 """The tunables every Triton GEMM has, in the order of the fields of Tiles."""
 
-GROUP_M = 8
-"""The group in a sweep and in other tools' configs. The final stage of ``collect`` tries others for the best."""
-
+GROUP_M = 8  # the group in a sweep and in other tools' configs. The final stage of ``collect`` tries others
 BLOCKS_K_OF_BYTES = (32, 64, 128, 256)  # matrix instructions take 32 elements of a byte, float8 and int8, along K
-
-PRECISE_BLOCK_K = 128
-"""Elements of float8 along K that tensor cores may add before the sum goes into a sum in float32, as in libraries."""
+PRECISE_BLOCK_K = 128  # elements of float8 along K that tensor cores may add before the sum goes into float32
 
 
 class Tiles(NamedTuple):
@@ -349,9 +345,7 @@ CPP_GEMM = CppGemm(
 )
 
 
-_LONG_K = 8
-"""If K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
-
+_LONG_K = 8  # if K is this many times M and N, tiles are too few to fill the device, and cutting K can pay
 _LEAST_PART = 128  # minimum elements along K of a part
 _SPLITS = (2, 4, 8, 16, 32, 64, 128)  # the numbers of parts a sweep tries
 

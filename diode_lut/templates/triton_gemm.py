@@ -80,9 +80,7 @@ mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm 
 
 _WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory away from stages
 _LARGE_AREA = 128 * 256  # the largest block whose accumulator fits in the registers of eight warps
-
-_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
-"""A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
+_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64  # so many waves of such blocks fill a GPU: smaller blocks only lose there
 
 
 @dataclass(frozen=True)
