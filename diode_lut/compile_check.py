@@ -127,10 +127,7 @@ def compile_trial(trial: Trial) -> int:
 
 
 def compiled(trial: Trial) -> Any:
-    """Return Triton's kernel, with its ``metadata`` and ``asm``. Triton raises any error if it does not compile.
-
-    Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so each is compiled once.
-    """
+    """Return Triton's kernel, with its ``metadata`` and ``asm``, or raise its error. Triton keeps it in its cache."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -197,10 +197,7 @@ class DeviceLostError(DiodeLutError):
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise again an error of a signal handler, or of a debugger, if it is ``error`` or caused ``error``.
-
-    Call it in every ``except`` for Exception or OSError around the code of others.
-    """
+    """Raise again an error of a signal handler, or of a debugger. Call it around the code of others."""
     for each in _causes(error):
         traceback = each.__traceback__
         while traceback is not None:

@@ -1,7 +1,4 @@
-"""Reading and writing files: within limits, whole or not at all, and one writer at a time.
-
-Where there are no locks (on Windows, on some network file systems) no file counts as locked.
-"""
+"""Reading and writing files: within limits, whole or not at all, and one writer at a time where there are locks."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ _UNFINISHED_PAUSE_S, _TRIES = 0.02, 12  # an empty file is waited for a quarter 
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open the file for reading. OSError if it cannot be read, or is a directory, a pipe, a socket or a device.
-
-    These could block a reader, or never end.
-    """
+    """Open the file for reading. OSError if it cannot be read, or could block its reader, as a pipe or a device."""
     _require_regular(path.stat().st_mode, path)  # opening a device may have an effect
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NEVER_WAITING))  # noqa: SIM115
     try:
@@ -251,11 +245,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes], None]]:
-    """Keep other writers off the file: it is replaced as it was read here.
-
-    Yields the function to replace or create the file, as ``write_atomically`` does. A missing file is not kept from
-    others.
-    """
+    """Yield the function to write the file as ``write_atomically`` does. Other writers of an existing file wait."""
     held = None
     with _naming(path):
         target = _target(path)
@@ -432,10 +422,7 @@ def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 def _keep_permissions(existing: Path, descriptor: int) -> None:
-    """Give the new file, still private, the permissions of the existing file, if there is one.
-
-    The owner stays if it is allowed. OSError if the group, an ACL or an attribute of the user's cannot be kept.
-    """
+    """Give the new file the permissions of the existing file. OSError if all but the owner cannot be kept."""
     try:
         status = existing.stat()
     except FileNotFoundError:

@@ -1,8 +1,4 @@
-"""Report to ``diode-lut compare`` from its processes: the times of steps, and facts from other parts.
-
-The report is written at exit, as JSON, to a directory named in the environment. Other processes
-write none.
-"""
+"""Report to ``diode-lut compare`` from its processes, at exit: the times of steps, and facts from other parts."""
 
 from __future__ import annotations
 
@@ -27,10 +23,7 @@ TRACED = "trace:"
 RECORDING = "_DIODE_LUT_KERNELS"  # variable with the directory of generated kernels, if a program's are recorded
 
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
-"""How names begin, in a trace, of a graph's first call, with its tuning of kernels, and of later calls.
-
-The graph's number follows.
-"""
+"""How names begin, in a trace, of a graph's first call, with its tuning, and of later calls, before its number."""
 
 CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"  # beginnings of names in a trace, before M, N and K
 GENERATED_KERNEL = "generated kernel "  # beginning of names in a trace, before the problem and what is fused

@@ -415,10 +415,7 @@ class Problem(NamedTuple):
 
     @property
     def n_align(self) -> int:
-        """16 if every row of a packed C starts on a 16-byte boundary, else 2.
-
-        With 2, a GEMM may take several times as long. Ops other than plain GEMMs of floating-point numbers have 16.
-        """
+        """16 if every row of a packed C starts on a 16-byte boundary, or the op is no plain GEMM of floats, else 2."""
         return 2 if self.n % aligned_columns(self.op, self.dtype) else 16
 
     @property
@@ -535,10 +532,7 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VA
 
 
 def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
-    """Return A and B without gaps. ProblemError if their layout or ``align`` would make another problem.
-
-    A single row or column is row-major, whatever the layout says: both describe the same memory.
-    """
+    """Return A and B without gaps. ProblemError if that makes another problem. A single row or column is row-major."""
     b, m, n, k = problem.sizes
     batch = b if problem.op in BATCHED else None
     letter_a, letter_b = letters(problem.layout)

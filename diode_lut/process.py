@@ -25,10 +25,7 @@ _imported: frozenset[tuple[str, int, int, int]] | None = None  # path, inode, si
 
 @cache
 def code_digest() -> str:
-    """Return a digest of this package's code, wherever it lies. OSError if it cannot be read.
-
-    It takes 10 ms, once. Compiled copies Python keeps count only if there is nothing else.
-    """
+    """Return a digest of this package's code, wherever it lies, in 10 ms, once. OSError if it cannot be read."""
     import hashlib  # not when this package is imported: these take their time
     from pathlib import Path
 
@@ -47,10 +44,7 @@ def remember_code() -> None:
 
 
 def is_code_as_imported() -> bool:
-    """Return whether the code is still as it was when it was remembered. If not, nobody knows what this process runs.
-
-    If it was not remembered, or cannot be looked at, it counts as unchanged.
-    """
+    """Return whether the code is as it was when it was remembered, as far as that can be said."""
     if _imported is None or _code() == _imported:
         return True
     from diode_lut.log import warn_once
@@ -130,10 +124,7 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Have SIGINT and SIGTERM take effect at the end of the block: a file written in it is whole.
-
-    Only the main thread gets signals. In other threads nothing is held.
-    """
+    """Have SIGINT and SIGTERM take effect at the end of the block, which writes a file, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -369,10 +369,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
 
 
 def _best_padded(row: BuiltRow, measurements: Measurements, padded: Costs) -> Candidate:
-    """Return the best padded config among those timed at most problems of the row.
-
-    The last stage of a collection times only the best padded config of each problem, and these may differ.
-    """
+    """Return the best padded config among those timed at most problems of the row, which may have different ones."""
     timed = defaultdict(list)
     for problem in row.problems:
         for number in padded[problem]:

@@ -110,10 +110,7 @@ def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
 def kernel_rows(
     problems: Sequence[Problem], times: Sequence[Mapping[Config, float]], expected: KernelModel | None = None
 ) -> list[Entry]:
-    """Return the rows for the problems of one kind. ``times`` has each config's time on each problem.
-
-    A form that was not measured has the config that is expected to lose least.
-    """
+    """Return the rows of one kind, by each config's time on each problem; ``expected`` is for forms not measured."""
     op, dtype, layout, align, _, variant = problems[0].kind
     with_default, margin = op in (SPLIT, *TOGETHER), OF_TOGETHER if op in TOGETHER else OF_FUSIONS
     configs = sorted({config for each in times for config in each if config != DEFAULT or with_default})

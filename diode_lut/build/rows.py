@@ -267,10 +267,7 @@ WIDE = tuple(_SIZES)  # the ops with wide rows
 
 
 class _Length(NamedTuple):
-    """The problems of a length: their numbers of rows or queries, and the configs not slower on any of them.
-
-    ``least`` has the sizes with a least value, from the problem with the smallest product of these.
-    """
+    """A length's problems, by rows or queries, the configs not slower on any of them, and sizes with a least value."""
 
     length: int
     queries: frozenset[int]

@@ -347,10 +347,7 @@ def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dat
 
 
 def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
-    """Open datasets. DatasetError if the table or model never answers for the device of a dataset.
-
-    It answers for its own device, and for others with the same architecture and SM count, with a note.
-    """
+    """Open datasets of devices for which the table or model answers, with a note for others than its own."""
     datasets = read_datasets(inputs)
     require_same_device([each for each in datasets if not each.header.hardware.same_arch(chooser.hardware)], chooser)
     for found in dict.fromkeys(each.header.hardware for each in datasets):

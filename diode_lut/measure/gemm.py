@@ -253,10 +253,7 @@ def _epilogue_of(problem: Problem) -> Callable[..., torch.Tensor]:
 
 
 def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of the epilogue besides the result: the scales of rows and columns for int_mm, then others.
-
-    The others have the shape of the result and are normally distributed.
-    """
+    """Return the epilogue's tensors besides the result: scales for int_mm, and random ones of the result's shape."""
     if problem.epilogue == NO_EPILOGUE:
         return ()
     shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)

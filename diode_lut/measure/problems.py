@@ -232,10 +232,7 @@ class RecordedKernel(NamedTuple):
 
 
 def read_kernels(directory: Path) -> list[RecordedKernel]:
-    """Return the kernels that were recorded in a directory, one for each problem, with the largest tensors.
-
-    CollectError if a file there is not such a record.
-    """
+    """Return the kernels recorded in a directory: for each problem that with the largest tensors, or CollectError."""
     found: dict[Problem, tuple[int, RecordedKernel]] = {}
     for path in sorted(directory.glob("*.json")):
         try:

@@ -121,11 +121,7 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
 
 
 def next_shard(shards: Iterable[Shard], last: Family | None, in_progress: Collection[Family | None]) -> Shard:
-    """Return the shard for a worker whose last shard was of family ``last``.
-
-    A worker keeps its family, for which it has compiled kernels. Otherwise it takes a family not in progress on another
-    worker, so two workers do not compile the same kernels, or else the first shard.
-    """
+    """Return the shard for a worker: of its ``last`` family, or one not in progress elsewhere, or the first."""
     return min(shards, key=lambda each: (each.family != last, each.family in in_progress))
 
 
@@ -147,10 +143,7 @@ class Crash(NamedTuple):
 
 
 class Watch:
-    """Calls ``lost``, which must not return, when a kernel hangs or leaves the device unusable.
-
-    ``lost`` is called in the measuring thread after a fault, and in a thread of its own after a hang.
-    """
+    """Calls ``lost``, which must not return, after a fault of a kernel, or in another thread if a kernel hangs."""
 
     def __init__(self, lost: Callable[[Crash], None]) -> None:
         self._lost = lost
@@ -177,10 +170,7 @@ class Watch:
             timer.cancel()
 
     def failure(self, problem: Problem, config: Config, is_right: Callable[[], bool]) -> str | None:
-        """Return the reason, in ``dataset.REASONS``, why a kernel does not count: it fails, or its result is wrong.
-
-        ``is_right`` launches the kernel and compares its result.
-        """
+        """Return why a kernel does not count, as in ``dataset.REASONS``: it fails, or ``is_right`` is false."""
         try:
             with self(problem, config):
                 right = is_right()

@@ -140,10 +140,7 @@ def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
 
 
 def _destination() -> tuple[Path, bool]:
-    """Return where to write, and whether the process number is in the name. OSError if the setting names no file.
-
-    A path without a name stands for no receipt.
-    """
+    """Return where to write, if anywhere, and whether the process number is in the name. OSError for no file."""
     assert config.receipt is not None
     path = Path(config.receipt)
     if path.name in ("", "..") or "\0" in str(path) or path.is_dir():

@@ -106,11 +106,7 @@ def _table(path: Path, data: bytes, header: TableHeader, written: Iterable[Any])
 
 
 def read_hardware(path: Path) -> Hardware:
-    """Read the hardware of the table in the file. TableError if the header is wrong.
-
-    Only the beginning is read if the rows come last, as in canonical form. A damaged file is read again while another
-    program writes it.
-    """
+    """Read the hardware of the table in the file, of which the beginning is enough if it is in canonical form."""
 
     def read(path: Path) -> Hardware:
         try:
@@ -414,10 +410,7 @@ _paused = False  # whether this module paused garbage collection
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles. Loading makes no cycles, and the search takes longer with each object.
-
-    Then all objects count as old, so that the next search does not go through the loaded ones.
-    """
+    """Pause the search for cycles, which loading does not make. Then all objects count as old."""
     global _paused
     if not gc.isenabled():
         yield

@@ -269,10 +269,7 @@ _OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
 
 
 def canonical_order(entry: Entry) -> tuple[Any, ...]:
-    """Return the sort key of an entry: domains in their own order, sizes upwards, narrow before wide, left out last.
-
-    Entries with the same key, which a good table does not have, are sorted by the rest of their contents.
-    """
+    """Return an entry's sort key: domains in order, sizes upwards, narrow before wide, left out last, then the rest."""
     op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, *more = entry
     h, g, v, n_align, *of_kernels = more
     return (

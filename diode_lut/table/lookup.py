@@ -360,10 +360,7 @@ def _is_covered(row: Entry, others: Sequence[Entry], effort: Effort) -> bool:
 
 
 def _part(row: Entry, op: str, dtype: str, n_align: int | None) -> list[Range] | None:
-    """Return the problems of a row with this op, dtype and ``n_align``, as a range for each other field.
-
-    None if there are none. With an ``n_align``, the range is of places of N among all N with this ``n_align``.
-    """
+    """Return the problems of a row with this op, dtype and ``n_align`` (N by its place), as ranges, or None."""
     if op not in ops_of(row) or row.dtype not in (None, dtype) or row.n_align not in (None, n_align):
         return None
     b, m, (low, high), *more = box(row)

@@ -171,10 +171,7 @@ class Decoding(Flex):
 
 
 def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, architecture: Architecture) -> int:
-    """Return the bytes of rows of queries and of blocks of keys and values. ``tile`` is rows, keys, and stages.
-
-    In float32, scores are there as well: they are no operands of tensor cores, which keep them in registers.
-    """
+    """Return the bytes of rows of queries and blocks of keys and values, and in float32 of scores."""
     rows, keys, stages = tile
     steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
     scores = rows * keys if itemsize == _SINGLE else 0

@@ -1,7 +1,4 @@
-"""The base of kernel templates, and the templates without blocks. Each module beside this describes a family.
-
-Without blocks are the library, Inductor's own configs and C++ template, and GEMMs with K in parts.
-"""
+"""The base of kernel templates, of which each module beside has a family, and the templates without blocks."""
 
 from __future__ import annotations
 

@@ -102,10 +102,7 @@ class TritonGemm(template.Template):
         return "nk" if of_a == "n" else "mnk"
 
     def shared_memory(self, tiles: template.Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """Return the bytes of shared memory for blocks of A and B in each stage that takes some, and for barriers.
-
-        ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
-        """
+        """Return the bytes of shared memory for stages of A and B, and for barriers. The result takes no more."""
         stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
         blocks = stage * architecture.stages_in_memory(tiles.num_stages)
         barriers = _BARRIERS if architecture.triton == "cuda" else 0
@@ -234,10 +231,7 @@ def _blocks(size: int) -> list[int]:
 
 
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Yield block sizes along K, with as many stages as there are steps, at least the fewest.
-
-    Blocks of bytes have the stages of blocks of half as many elements of two bytes.
-    """
+    """Yield block sizes along K, with as many stages as there are steps, at least the fewest."""
     itemsize = ITEMSIZES[problem.dtype]
     shortest = template.BLOCKS_K_OF_BYTES[0] if itemsize == 1 else template.BLOCKS[0]
     for block_k, stages in (_STAGES_OF_BYTES if itemsize == 1 else _STAGES_OF_BLOCK_K).items():
