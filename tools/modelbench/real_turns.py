@@ -41,14 +41,12 @@ from diode_lut.programs.times import ProcessTrace, change_of
 from diode_lut.receipts import read_receipt
 from diode_lut.receipts.summary import losses
 
-TURN_S = 0.12
-"""About how long a turn takes."""
+TURN_S = 0.12  # about how long a turn takes
 LEAST_PAIRS, NARROW, ERROR = 6, 0.01, 0.05
 """Pairs of turns before a look, the width of an interval that tells, and the chance that it misses the speed-up."""
 TRACES_S, LAST_S, LEAST_WAVE_S = 3.0, 5.0, 60.0
 """About what the traces of a program take, the end of all, and the first steps of a wave."""
-MOST_TRACES = 5
-"""Traces of each way, from which the time of its GPU kernels is known."""
+MOST_TRACES = 5  # traces of each way, from which the time of its GPU kernels is known
 
 
 @dataclass(frozen=True)

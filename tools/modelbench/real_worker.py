@@ -24,8 +24,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 SEED = 7
-MOST_VALUES = 1 << 16
-"""Of a larger result, values at equal distances are compared."""
+MOST_VALUES = 1 << 16  # of a larger result, values at equal distances are compared
 EXACT = "exact"
 
 
