@@ -49,8 +49,11 @@ class Part(NamedTuple):
         return (*(rows * columns for _ in batch), *steps)[-len(self.size) :]
 
 
-MAX_BATCH = 65535  # The largest batch of a kernel for many problems. More batches take another launch grid
-_MAX_ELEMENTS = 2**31 - 1  # of a tensor, so that kernels made for small hints, with 32-bit indices, reach all
+MAX_BATCH = 65535
+"""The largest batch of a kernel for many problems. More batches take another launch grid."""
+
+_MAX_ELEMENTS = 2**31 - 1
+"""Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
 
 
 class Specialization(NamedTuple):
@@ -219,7 +222,8 @@ EPILOGUES = {
 
 SCALED_TO = torch.bfloat16
 
-_SCALE = 1 / 74  # about the inverse of the standard deviation of an int8, so that products of two are about 1
+_SCALE = 1 / 74
+"""Scales are about the inverse of the standard deviation of an int8, so that products of two are about 1."""
 
 
 def with_epilogue(problem: Problem) -> Callable[..., torch.Tensor]:
@@ -253,7 +257,10 @@ def _epilogue_of(problem: Problem) -> Callable[..., torch.Tensor]:
 
 
 def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """Return the epilogue's tensors besides the result: scales for int_mm, and random ones of the result's shape."""
+    """Return the tensors of the epilogue besides the result: the scales of rows and columns for int_mm, then others.
+
+    The others have the shape of the result and are normally distributed.
+    """
     if problem.epilogue == NO_EPILOGUE:
         return ()
     shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)
@@ -303,7 +310,10 @@ _REFERENCE = {
 
 
 class GemmCheck:
-    """Compares each element of ``out``, or ``padded`` if the operands are padded, with float64."""
+    """Compares each element of a kernel's result with float64.
+
+    Kernels write to ``out``, or to ``padded`` if the operands are padded.
+    """
 
     def __init__(
         self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
@@ -316,7 +326,10 @@ class GemmCheck:
         self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether a launch computes the right result: integers are equal, and no element stays unwritten."""
+        """Whether a launch computes the right result. Integers must be equal. Unwritten elements never pass.
+
+        They are NaN, or the least integer, in ``out`` and ``padded``, and nearly always in new memory.
+        """
         torch.full_like(self.out, self._never)  # the allocator hands out this memory next
         for out in (self.out, self.padded):
             out.fill_(self._never)
@@ -361,7 +374,8 @@ def make_grouped(problem: Problem, device: str) -> tuple[Callable[..., Any], tup
     return grouped_mm, (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
 
 
-_STEP = (math.sqrt(5) - 1) / 2  # the fractional parts of its multiples are spread evenly, whatever their number
+_STEP = (math.sqrt(5) - 1) / 2
+"""The fractional parts of its multiples are spread evenly, whatever their number."""
 
 
 def ends_of_groups(rows: int, groups: int) -> list[int]:
@@ -392,7 +406,10 @@ class GroupedMmCheck:
 
 
 def columns_of(problem: Problem) -> list[int]:
-    """Return the columns of each B of joined matmuls, shared out evenly. CollectError for an odd number if gated."""
+    """Return the columns of each B of joined matmuls, of which a problem has only the sum: shared out evenly.
+
+    Where they cannot be equal, the first has more. CollectError if a gated variant has an odd number.
+    """
     count = PRODUCTS[problem.variant]
     each = problem.n // count
     if problem.variant in GATED and problem.n % count:
@@ -402,7 +419,8 @@ def columns_of(problem: Problem) -> list[int]:
     return [problem.n - (count - 1) * each, *[each] * (count - 1)]
 
 
-_VECTOR = 16  # columns of most linear layers are multiples of this
+_VECTOR = 16
+"""Columns of most linear layers are multiples of this."""
 
 
 def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -416,7 +434,10 @@ def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.T
 
 
 def make_joined(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """Return the problem's function, and packed operands with products of about 1. CollectError if memory is short."""
+    """Return the problem's function, and operands with products of about 1. CollectError if they do not fit in memory.
+
+    All are packed.
+    """
     letter_a, letter_b = letters(problem.layout)
     options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
 
@@ -451,4 +472,5 @@ class JoinedMmCheck:
         )
 
 
-_OF_GATED = 8.0  # larger errors of a gated product, both of whose factors are at most about 8 and have errors
+_OF_GATED = 8.0
+"""How much larger the errors of a gated product are, both of whose factors are at most about 8 and have errors."""
