@@ -1,7 +1,5 @@
 """The guards of what a row decides for one GEMM: which problem it is, and which kernels may compute it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without

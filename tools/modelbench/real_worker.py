@@ -5,8 +5,6 @@ other way it makes the first step, which compiles, and then does what it is told
 steps and answers with their seconds, and ``trace FILE`` writes a trace of one. What it answers are JSON lines.
 """
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json
