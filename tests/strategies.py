@@ -1,7 +1,5 @@
 """What hypothesis draws, and how much of it: rows, tables and problems."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The benchmark of programs of others: a tiny one on a CPU, and what it makes of results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET

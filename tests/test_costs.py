@@ -1,7 +1,5 @@
 """Costs in traces of GPU kernels that no kernel's choice removes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The answers of the shipped tables and models are those that were recorded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from golden import differences

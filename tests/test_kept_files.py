@@ -1,7 +1,5 @@
 """Files that commands do not replace: those of another kind than the command writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that were made to do harm are refused before they do: few bytes can be many objects."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

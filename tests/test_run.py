@@ -1,7 +1,5 @@
 """``run``: programs as they are, with the hook armed in all of their processes."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

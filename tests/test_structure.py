@@ -1,7 +1,5 @@
 """What holds for the repository as a whole."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

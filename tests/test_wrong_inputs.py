@@ -1,7 +1,5 @@
 """What people get wrong, over all commands: each message says what, where, and what to do."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from importlib.util import find_spec

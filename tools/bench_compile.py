@@ -6,8 +6,6 @@ time and that of NVIDIA's assembler, ptxas, are apart. Inductor does that in a p
 graph depends on their number, and on its slowest kernel.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable

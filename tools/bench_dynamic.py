@@ -14,8 +14,6 @@ compares the layers of a language model, compiled once with a dynamic number of 
 and without the hook: tokens per second, and the seconds that compiling takes. Both append lines to ``--out``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

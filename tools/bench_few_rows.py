@@ -7,8 +7,6 @@ with other weights, in interleaved rounds with a cold L2 cache; results are comp
 ``tools/pack_joined.py`` makes a dataset of the results.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

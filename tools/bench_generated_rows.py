@@ -9,8 +9,6 @@ how many codes there are. ``--read results.jsonl`` prints the summary of results
 It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -5,8 +5,6 @@ inside it without Inductor's own handler, which the hook asks. The median of all
 shows about the same. A Triton choice is made by Inductor as well, and has no figure to reach.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

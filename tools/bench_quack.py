@@ -15,8 +15,6 @@ only compiles QuACK's kernels into QUACK_CACHE_DIR, with all CPUs and without a 
 It needs the package quack-kernels, uses all GPUs and ends in time. ``--device cpu`` tries it out without a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

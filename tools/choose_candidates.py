@@ -7,8 +7,6 @@ NEEDED of them (or all that it has) within NEAR of its best. It writes them to P
 that had no part in the choice: half of the problems, with a choice made from the other half.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sys

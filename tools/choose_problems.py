@@ -4,8 +4,6 @@ GEMMs whose best kernel gains most over ``aten`` come first. They come in blocks
 which share compiled kernels, and blocks of all dtypes take turns. GEMMs with an epilogue follow at the end.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

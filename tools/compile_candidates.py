@@ -6,8 +6,6 @@ architecture. Triton says how much shared memory and how many registers each ker
 a line for each kernel, and what is there already is not compiled again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -5,8 +5,6 @@ answer for each GEMM, if a benchmark runs all the same, or if a result is wrong.
 that there is nothing to gain on this machine, or that this machine is too busy to tell.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

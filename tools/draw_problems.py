@@ -6,8 +6,6 @@ model's first choice is slow by another's times, or no model answers although th
 so any first part of the file can be measured, and a model's split keeps a random part for testing.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -4,8 +4,6 @@ Only the errors that diode_lut raises on purpose may come out, soon, and in boun
 ``python tools/fuzz_readers.py --bytes 100_000_000 --seed 7 table``; ``--replay table:7:1234`` repeats one run.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import resource

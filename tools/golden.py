@@ -8,8 +8,6 @@ corners of every row and the problems just outside of them, problems drawn at ra
 change. The hardware is the H200 and the H100.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Callable, Iterator, Sequence

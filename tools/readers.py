@@ -1,7 +1,5 @@
 """Everything that reads files, each with good files to begin with, and what is done with a file that was read."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -8,8 +8,6 @@ The decisions are made as for a dynamic M that is bounded by the family's, with 
 Run ``python tools/score_dynamic.py TABLE MODEL DATASET...``.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import defaultdict

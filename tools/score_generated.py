@@ -7,8 +7,6 @@ program's score is the geometric mean of time over the best time measured, weigh
 ``--without`` also scores the model without each group of features.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -8,8 +8,6 @@ or answers with a config without a time, counts as ``aten``. All is printed agai
 trained on. It needs ``nvidia-matmul-heuristics``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ datasets' GPU, and that know some of the GEMMs; of two, the second answers where
 counts as ``aten``; a GEMM whose answer was not timed is left out.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ because the sweep left them out. They are counted in two ways: as off by as much
 timed, drawn at random; or, which is surely too few, as not off at all.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

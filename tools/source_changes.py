@@ -1,7 +1,5 @@
 """Changes of what a function does, made in the source of its module and found by names, however the code is worded."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path

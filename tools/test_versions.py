@@ -6,8 +6,6 @@ libraries that it asks for are left out: the CUDA runtime is installed, the othe
 nothing in them is called where there is no GPU.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

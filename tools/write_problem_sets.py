@@ -3,8 +3,6 @@
 ``python tools/write_problem_sets.py`` writes attention.json, grouped.json and int8.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import product

@@ -52,11 +52,8 @@ _VIEWS = RESHAPES | {
     *(aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default),
 }
 CONVERT = prims.convert_element_type.default
-_MOVABLE = _VIEWS | {CONVERT}
-"""Ops that compute the same wherever they stand after their input."""
-
-_FEW_ROWS = 64
-"""With more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it."""
+_MOVABLE = _VIEWS | {CONVERT}  # ops that compute the same wherever they stand after their input
+_FEW_ROWS = 64  # with more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it
 
 
 class Product(NamedTuple):
@@ -207,8 +204,7 @@ STEPS = {
     *(_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default, aten.erf.default),
     aten.relu.default,
 }
-_DEEPEST = 10
-"""Steps from the result back to the gate, at most."""
+_DEEPEST = 10  # steps from the result back to the gate, at most
 
 
 def written(node: Any, leaves: dict[Node, str], inside: set[Node], depth: int = 0) -> Any:

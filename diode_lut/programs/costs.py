@@ -16,14 +16,9 @@ from diode_lut.errors import counted
 from diode_lut.probe import CALL, FIRST_CALL
 from diode_lut.programs.times import Event, ProcessTrace, name_of, ns_of
 
-LEAST_SHARE = 0.05
-"""Smaller costs are not named."""
-
-MOST = 3
-"""How many costs are named."""
-
-GPU_TIME, TRACED_TIME = "GPU time", "traced time"
-"""The times of which a cost has a share."""
+LEAST_SHARE = 0.05  # smaller costs are not named
+MOST = 3  # how many costs are named
+GPU_TIME, TRACED_TIME = "GPU time", "traced time"  # the times of which a cost has a share
 
 
 class Cost(NamedTuple):
@@ -87,11 +82,8 @@ def largest(runs: Sequence[Sequence[Cost]]) -> list[Cost]:
     return sorted(common, key=lambda cost: -cost.share)[:MOST]
 
 
-_Share = tuple[str, str, str, float]
-"""A cost's name, the time of which it has a share, the remedy, and nanoseconds."""
-
-_PRODUCT = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+) (\w+)")
-"""The name of a batched GEMM."""
+_Share = tuple[str, str, str, float]  # a cost's name, the time of which it has a share, the remedy, and nanoseconds
+_PRODUCT = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+) (\w+)")  # the name of a batched GEMM
 
 _SOFTMAX = re.compile(r"(?<!log)(?:_|^|::)(?:safe_)?softmax", re.IGNORECASE)
 
@@ -102,10 +94,7 @@ _MASK = (
 
 
 def _attention(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
-    """Find attention that is two batched matmuls and a softmax: the second reads the first's result.
-
-    Names of batched GEMMs are batch x M x N x K.
-    """
+    """Find attention as two batched matmuls and a softmax: the second matmul reads the first's result."""
     products: defaultdict[str, list[Event]] = defaultdict(list)
     for gemm, kernels in trace.gemm_kernels(kind):
         products[name_of(gemm)] += kernels
@@ -193,10 +182,7 @@ def _compiling(trace: ProcessTrace, begin: float) -> Iterator[_Share]:
 
 
 def _waiting(trace: ProcessTrace, kernels: Sequence[Event], begin: float, end: float) -> Iterator[_Share]:
-    """Find the time in which the GPU has nothing to do, from the first call of a graph on, unless CUDA graphs are used.
-
-    Compiling does not count.
-    """
+    """Find the time, but for compiling, in which the GPU waits after the first graph, without CUDA graphs."""
     if not kernels or any("GraphLaunch" in each["name"] for each in trace.events if each.get("cat") != "kernel"):
         return
     busy = [(float(each["ts"]), float(each["ts"]) + float(each["dur"])) for each in kernels]

@@ -1,7 +1,5 @@
 """Building from times on a CPU, which other processes disturb."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

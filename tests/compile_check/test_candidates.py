@@ -1,7 +1,5 @@
 """Candidates of architectures whose GPUs are not here: what our rules let pass compiles, and fits."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

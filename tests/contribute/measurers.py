@@ -1,7 +1,5 @@
 """A measurer whose times are computed, with as much noise as a test wants."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Validation of a model whose first choice is known, on hand-made times."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

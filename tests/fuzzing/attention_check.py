@@ -1,7 +1,5 @@
 """What becomes of generated attention that is compiled and run."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

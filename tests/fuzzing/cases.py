@@ -1,7 +1,5 @@
 """Cases: a table and a GEMM or a graph, drawn from a seed and a number, the same on every machine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

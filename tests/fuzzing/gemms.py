@@ -1,7 +1,5 @@
 """Generated GEMMs: what is computed, of which operands, and how."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple

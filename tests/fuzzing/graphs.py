@@ -1,7 +1,5 @@
 """Generated graphs: several GEMMs with pointwise operations, reductions and views around them, and several outputs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

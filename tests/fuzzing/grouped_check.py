@@ -1,7 +1,5 @@
 """What becomes of generated grouped matmuls that are compiled and run."""
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 from random import Random

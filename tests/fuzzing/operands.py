@@ -1,7 +1,5 @@
 """Operands of generated GEMMs: how their values lie in memory, and what is done to them before the GEMM."""
 
-from __future__ import annotations
-
 from math import prod
 from random import Random
 from typing import Any, NamedTuple

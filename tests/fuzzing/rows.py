@@ -1,7 +1,5 @@
 """Generated rows of tables: such as a build writes, such as nothing can run, and such as no hand should have typed."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from itertools import pairwise

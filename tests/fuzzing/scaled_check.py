@@ -1,7 +1,5 @@
 """What becomes of generated matmuls of float8 that are compiled and run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

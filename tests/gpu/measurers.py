@@ -1,7 +1,5 @@
 """A measurer for tests whose kernel, on one problem, reads where there is no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Kernels for parts of a dynamic size's range in CUDA graphs: each size has a graph of its own, with its kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from random import Random

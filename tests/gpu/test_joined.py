@@ -1,7 +1,5 @@
 """Joined matmuls and few rows on a real GPU: digits, with gradients and with the blocks of shipped rows."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Rows

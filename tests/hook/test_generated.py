@@ -1,7 +1,5 @@
 """Generated kernels on a CUDA device that is not there: which config their code has, and what is left to Inductor."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

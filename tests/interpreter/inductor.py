@@ -1,7 +1,5 @@
 """What PyTorch and Inductor need on the device besides the device: the Python side of CUDA, and benchmarks."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

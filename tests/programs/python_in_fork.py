@@ -5,8 +5,6 @@ would read other variables at import than it has read there, and for commands of
 process becomes Python itself. So it does where Python imports diode_lut at the start although no directory says so.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

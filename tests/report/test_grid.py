@@ -1,7 +1,5 @@
 """What a model answers at sizes that nobody measured, as the page looks it up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """What kernels for a dynamic size cost on the CPU, and what they do for the layers of a language model."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

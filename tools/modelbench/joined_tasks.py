@@ -1,7 +1,5 @@
 """Matmuls that share their input, of few rows, and of 1x1 convolutions: sizes of public models, and kernels to try."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest

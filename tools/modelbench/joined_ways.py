@@ -1,7 +1,5 @@
 """Ways to compute the tasks of ``joined_tasks``, checked against float32 or float64, and timed in CUDA graphs."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

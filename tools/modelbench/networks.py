@@ -1,7 +1,5 @@
 """Networks written out here, so that no other package is needed: MLPs, layers of Llama, a block of a UNet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 

@@ -5,8 +5,6 @@ step, which compiles. Then the processes of one program after the other take tur
 runs. A program is told once the interval of its speed-up is narrow, or its time is up.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -6,8 +6,6 @@ steps and answers with their seconds, ``kernels COUNT`` answers with the seconds
 depend on how fast the CPU launches them, and ``trace FILE`` writes a trace of one step. What it answers are JSON lines.
 """
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json

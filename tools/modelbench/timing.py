@@ -1,7 +1,5 @@
 """All labels of one model, timed in one process, and their errors."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os

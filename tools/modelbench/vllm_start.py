@@ -6,8 +6,6 @@ does what it is told, a line at a time: ``decode SEQUENCES`` and ``prefill TOKEN
 measurement, ``check`` with tokens and their log-probabilities. All answers are JSON lines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
