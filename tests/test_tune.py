@@ -89,6 +89,13 @@ def test_without_a_home_there_is_no_own_table(monkeypatch: pytest.MonkeyPatch) -
         tune(Order(("nothing",), {}, None, 1, None, ""), print)
 
 
+def test_a_home_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be kept, nothing runs, and the variable that names another place is told."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    with pytest.raises(ProgramError, match="interrupted: Not a directory: set XDG_CONFIG_HOME to a directory of yours"):
+        tune(Order(("nothing",), {}, None, 1, None, ""), print)
+
+
 @needs_torch
 def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
     """What was missed on a GPU that PyTorch does not have is not measured; the exit code is that of ``collect``."""
