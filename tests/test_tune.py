@@ -103,7 +103,8 @@ def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
     done = run("tune", "--", sys.executable, ASK, "ask", cwd=tmp_path, **variables)
     assert done.returncode == 2, done.stderr
     assert "error: cuda: torch has no such device" in done.stderr
-    assert done.stderr.endswith("diode-lut: no table for A GPU (sm_10, 1 SMs): see above\n")
+    end = "diode-lut: no table for A GPU (sm_10, 1 SMs), for the reasons above: tune again when they are gone\n"
+    assert done.stderr.endswith(end)
 
 
 @needs_torch

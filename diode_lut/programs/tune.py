@@ -151,7 +151,7 @@ def _measure_all(
         if code >= INTERRUPTED:
             return code
         if code:
-            tell(f"no table for {hardware}: see above")
+            tell(f"no table for {hardware}, for the reasons above: tune again when they are gone")
         else:
             built[hardware] = table
     if not built:
