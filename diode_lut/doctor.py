@@ -14,7 +14,7 @@ from typing import NamedTuple
 from diode_lut.decide import catalog
 from diode_lut.decide.choosers import registered
 from diode_lut.decide.sources import shown
-from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
+from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.hook.versions import NEWEST, OLDEST, release
@@ -213,7 +213,7 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
         if not for_this_machine and not (file.named and catalog.is_model(file.path)):
             if not file.named:
-                elsewhere.setdefault(str(file.hardware), []).append(shown(file.path))
+                elsewhere.setdefault(str(file.hardware), []).append(printable(file.path.name))
                 continue
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
             remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"

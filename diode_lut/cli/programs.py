@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -217,8 +218,13 @@ def compare_command(
 
     figures = output.with_suffix(".json")
     require_kind(figures, COMPARISON)
-    for path in (output, figures):
-        require_writable(path)
+    try:
+        for path in (output, figures):
+            require_writable(path)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS):
+            raise
+        raise SettingError(f"{error.filename}: {error.strerror}: name another page with --output") from error
     plan = ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after)
     try:
         found = compare(plan, _tell)

@@ -303,7 +303,10 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
         later = shown(destination.with_suffix(f".PID{destination.suffix}"))
         where.append(f"{counted(run.ended.left, 'process')} of the program {go_on}; {its} receipt will be {later}")
     if not receipt.processes:
-        return ["no receipt: no process compiled a graph, or imported PyTorch and ended by itself", *where]
+        return [
+            "nothing was answered, and there is no receipt: the program compiled nothing with torch.compile",
+            *where,
+        ]
     if not asked:
         return [f"nothing was answered: {nothing_asked(receipt)}", *where]
     problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}

@@ -69,14 +69,16 @@ class Order(NamedTuple):
 def tune(order: Order, tell: Callable[[str], None]) -> int:
     """Tune, and return an exit code: the program's, or the failed step's.
 
-    ``tell`` prints a line. ProgramError if nothing was missed on the table's device.
+    ``tell`` prints a line. ProgramError if nothing was missed on the table's device, or nothing can be kept.
     """
     kept = _kept_receipt(order)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
         file = open_to_append(kept)
     except BlockingIOError as error:
         raise ProgramError(f"this command is being tuned already: {kept} is {error.strerror}") from error
+    except OSError as error:
+        raise ProgramError(f"{kept.parent}: {error.strerror}: set XDG_CONFIG_HOME to a directory of yours") from error
     with file:  # which stays locked
         try:
             code, stopped = _tune(order, kept, file, tell)
@@ -149,7 +151,7 @@ def _measure_all(
         if code >= INTERRUPTED:
             return code
         if code:
-            tell(f"no table for {hardware}: see above")
+            tell(f"no table for {hardware}, for the reasons above: tune again when they are gone")
         else:
             built[hardware] = table
     if not built:
