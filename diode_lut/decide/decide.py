@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
-from diode_lut.problem import GENERATED, Problem
+from diode_lut.problem import GENERATED, MAX_SIZE, Problem
 from diode_lut.settings import CHOOSER, MODEL, USER
 from diode_lut.templates.config import ATEN, Config, baseline
 
@@ -76,12 +76,21 @@ class Sources:
         """Return a single source as the sources of its hardware."""
         return cls(source.hardware, [Tier("", (source,))])
 
-    def first_answer(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Decision:
-        """Decide for a problem of fixed sizes by the first source with configs."""
+    def first_answer(
+        self, problem: Problem, threshold: Threshold, *, padding: bool, over: Axis | None = None
+    ) -> Decision:
+        """Decide by the first source with configs: for a problem of fixed sizes, or a kernel whose x is ``over`` any.
+
+        Such a kernel's indices have 32 bits.
+        """
         abstained: dict[int, Step] = {}
         source, answer = None, None
         for number, tier, asked in self._asked:
-            found = asked.ask(problem, threshold, padding=padding)
+            if over is None:
+                found = asked.ask(problem, threshold, padding=padding)
+            else:
+                high = min(over.high or MAX_SIZE, MAX_SIZE // (problem.y * problem.r))
+                found = asked.ask_over(problem, over.low, max(over.low, high), threshold)
             if found is None:
                 continue
             source, answer = asked, found
@@ -99,7 +108,8 @@ class Sources:
             usual = baseline(problem.op)  # its first config in the answer may be padded
             if configs[0].template != usual.template:
                 configs = (next((config for config in configs if config.template == usual.template), usual),)
-        return Decision(problem, self.hardware, tier, configs, source, answer, tried)
+        named = "" if over is None else str(over)
+        return Decision(problem, self.hardware, tier, configs, source, answer, tried, named)
 
     def times(
         self, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool
@@ -187,9 +197,9 @@ class Answers:
         """Return at most ``most`` parts of the range of the only axis, each with its config.
 
         There are none if a single config is as good, or if several axes may change. Configs whose kernels cannot be
-        dispatched are left out. So is aten, unless ``library``.
+        dispatched are left out. So is aten, unless ``library``. Generated kernels have none.
         """
-        if len(self.axes) != 1 or most == 1:
+        if len(self.axes) != 1 or most == 1 or self.problem.op in GENERATED:
             return ()
         name = epilogue or self.problem.epilogue
         key = name, most, library
@@ -241,8 +251,12 @@ class Answers:
         """Choose a config for the whole range: the cheapest over all samples.
 
         The problem's own sizes matter only if no source answers at any size. If most of the measurements are without
-        padding, expectations of a model with padding do not count.
+        padding, expectations of a model with padding do not count. For a generated kernel, a source says which config
+        is for the range.
         """
+        if problem.op in GENERATED:
+            (axis,) = self.axes
+            return self._sources.first_answer(problem, self._threshold, padding=False, over=axis)
         samples = self.samples(problem, padding=self._padding)
         if self._padding:
             compared = 0.0
