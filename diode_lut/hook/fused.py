@@ -166,8 +166,10 @@ def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
             require_settings_of_timings(value.dtype)
             require_fit(config, work.problem, value.device)
 
-    config, _ = next(tried(decision, check), (DEFAULT, None))
-    if config == DEFAULT:
+    config, _ = next(tried(decision, check), (None, None))
+    if config is None:
+        now.record_apart(decision)
+    if config in (None, DEFAULT):
         return None
     now.record_fusion(decision, config)
     return config

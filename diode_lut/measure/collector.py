@@ -176,8 +176,9 @@ def _outcomes(
     for task in tasks:
         if task.problem.op == SPLIT:
             yield Outcome(task.problem, "skipped", reason="nothing measures splits of reductions")
-        elif task.problem.op in FUSED:
-            yield Outcome(task.problem, "skipped", reason=f"nothing measures {task.problem.op}")
+        elif task.problem.op in FUSED and find_spec("quack") is None:
+            reason = f"{task.problem.op} needs QuACK: {install_command('quack')}"
+            yield Outcome(task.problem, "skipped", reason=reason)
         elif task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
             reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
             yield Outcome(task.problem, "skipped", reason=reason)

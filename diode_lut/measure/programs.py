@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.errors import let_pass
+from diode_lut.hook import quack
 from diode_lut.hook.attention import forced
 from diode_lut.hook.choices import build_choice, library_choice
 from diode_lut.hook.joined import join_all
@@ -31,6 +32,7 @@ from diode_lut.hook.lists import build_grouped, grouped_of
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.versions import failure_reason
 from diode_lut.log import log
+from diode_lut.measure.gemm import reads_another
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 
@@ -104,7 +106,7 @@ class Program(Runnable):
 
 
 class FastestOf(Runnable):
-    """Programs that compute the same, of which the fastest counts: a kernel for each of several matmuls."""
+    """Programs that compute the same, of which the fastest counts: a kernel for each matmul, and what follows it."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self._programs = programs
@@ -124,6 +126,30 @@ class FastestOf(Runnable):
     def run(self, operands: Operands) -> list[Callable[[], Operands]]:
         """Return launches of the programs that could be loaded."""
         return [program.run(operands) for program in self._programs if program.load() is None]
+
+
+class WithWork(Runnable):
+    """A kernel of QuACK for a matmul and the work after it, which another process compiles."""
+
+    def __init__(self, variant: str, config: Config) -> None:
+        self._variant, self._config = variant, config
+        self._name = quack.name_of(variant, config, bias=not reads_another(variant))
+
+    def compile(self) -> None:
+        quack.compile_kernels([self._name])
+
+    @property
+    def is_compiled(self) -> bool:
+        return quack.is_settled(self._name)
+
+    def load(self) -> str | None:
+        return "compile" if isinstance(quack.kernel(self._name), str) else None
+
+    def run(self, operands: Operands) -> Callable[[], Operands]:
+        """Return a launch on A, B, and the bias or the other tensor, which returns its result, a new tensor."""
+        a, b, other = operands
+        bias, c = (None, other) if reads_another(self._variant) else (other, None)
+        return lambda: [quack.launch(a, b, bias, c, self._variant, str(self._config))]
 
 
 @cache

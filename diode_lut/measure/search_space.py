@@ -12,7 +12,7 @@ import orjson
 from diode_lut.dataset import Record
 from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.tasks import Task
-from diode_lut.problem import ITEMSIZES, JOINED, ROW_BYTES, Problem
+from diode_lut.problem import FUSED, ITEMSIZES, JOINED, NO_VARIANT, ROW_BYTES, Problem
 from diode_lut.templates.config import (
     ATEN,
     PADDED_OPS,
@@ -111,9 +111,20 @@ def variations(problem: Problem, config: Config, hardware: Hardware) -> list[Con
 
 
 def apart(problem: Problem, hardware: Hardware) -> list[Config]:
-    """Return the configs for each of several matmuls on their own: the library's, and those of the joined kernels."""
+    """Return the configs for matmuls on their own: the library's, and those of the joined kernels.
+
+    For one with the work after it they are the library's and Triton's with the largest tiles, which fuse the work.
+    """
+    if problem.op in FUSED:
+        tiled = [
+            each for each in candidates(problem._replace(op="mm", variant=NO_VARIANT), hardware) if each.kernel.tiled
+        ]
+        return [ATEN, *(each for each in tiled if each.tiles.block_m * each.tiles.block_n >= _LARGE)]
     return [ATEN, *filter(None, map(on_its_own, candidates(problem, hardware)))]
 
+
+_LARGE = 128 * 256
+"""The least elements of a large tile."""
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
 """By align: the largest time of a finalist over the best time in the sweep. Kernels with constant sizes are up to 10 %

@@ -110,14 +110,14 @@ def measure(
     record: Record = {"model": name, "first_s": {}, "again_s": {}, "host_us": {}, "fused": {}}
     graphs, results, kept = [], [], []
     pool = torch.cuda.graph_pool_handle() if device == "cuda" else None
-    known = quack._directory()
+    known = quack.directory()
     for way in ways:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches / way)
         os.environ["TRITON_CACHE_DIR"] = str(caches / way / "triton")
         if way == "with" and not cold:
-            shutil.copytree(known, quack._directory(), dirs_exist_ok=True)
-        quack._kernel.cache_clear()
-        quack._launch.cache_clear()
+            shutil.copytree(known, quack.directory(), dirs_exist_ok=True)
+        quack.kernel.cache_clear()
+        quack._prepared.cache_clear()
         without = mock.patch.object(quack, "versions", tuple if way == "without" else quack.versions)
         settings = {"policy": "off"} if way == "default" else {}
         with diode_lut.config.patch(**settings), without, recorder.collecting() as collected:
