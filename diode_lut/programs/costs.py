@@ -192,25 +192,34 @@ def _compiling(trace: ProcessTrace, begin: float) -> Iterator[_Share]:
     yield "compiling again", TRACED_TIME, f"{counted(len(late), 'time')}: {remedy}", ns_of(late)
 
 
-def _waiting(trace: ProcessTrace, kernels: Sequence[Event], begin: float, end: float) -> Iterator[_Share]:
-    """Find the time in which the GPU has nothing to do, from the first call of a graph on, unless CUDA graphs are used.
+BETWEEN_NODES_US = 20.0
+"""Kernels of a CUDA graph follow each other faster, whatever the CPU does."""
 
-    Compiling does not count.
+
+def _waiting(trace: ProcessTrace, kernels: Sequence[Event], begin: float, end: float) -> Iterator[_Share]:
+    """Find the time in which the GPU has nothing to do, from the first call of a graph on. Compiling does not count.
+
+    Where CUDA graphs are launched, short gaps do not count either.
     """
-    if not kernels or any("GraphLaunch" in each["name"] for each in trace.events if each.get("cat") != "kernel"):
+    if not kernels:
         return
+    graphs = any("GraphLaunch" in each["name"] for each in trace.events if each.get("cat") != "kernel")
     busy = [(float(each["ts"]), float(each["ts"]) + float(each["dur"])) for each in kernels]
     busy += [
         (float(each["ts"]), float(each["ts"]) + float(each["dur"]))
         for each in trace.events
         if each["name"] == _COMPILING or each.get("cat") in ("gpu_memcpy", "gpu_memset")
     ]
-    idle, at = 0.0, begin
-    for start, stop in sorted(busy):
-        idle += max(0.0, start - at)
+    gaps, at = [], begin
+    for start, stop in sorted([*busy, (end, end)]):
+        gaps.append(start - at)
         at = max(at, stop)
+    idle = sum(gap for gap in gaps if gap > (BETWEEN_NODES_US if graphs else 0.0))
     remedy = (
-        'its launches take longer than its kernels under the profiler: mode="reduce-overhead" launches them as CUDA '
-        "graphs"
+        "between CUDA graphs, Python and eager ops take longer than kernels: give each call more work, such as a "
+        "larger batch, or compile what runs between the graphs"
+        if graphs
+        else 'its launches take longer than its kernels under the profiler: mode="reduce-overhead" launches them as '
+        "CUDA graphs"
     )
-    yield "the GPU waits for the CPU", TRACED_TIME, remedy, (idle + max(0.0, end - at)) * 1e3
+    yield "the GPU waits for the CPU", TRACED_TIME, remedy, idle * 1e3
