@@ -14,8 +14,7 @@ from modelbench.real_turns import interval, verdict
 from modelbench.records import Record
 from modelbench.summary import WRONG
 
-LEAST, MOST = 0.9, 1.4
-"""The ends of the picture's axis."""
+LEAST, MOST = 0.9, 1.4  # the ends of the picture's axis
 
 
 def told(records: Sequence[Record]) -> list[Record]:

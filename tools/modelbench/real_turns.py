@@ -41,14 +41,12 @@ from diode_lut.programs.times import ProcessTrace, change_of
 from diode_lut.receipts import read_receipt
 from diode_lut.receipts.summary import losses
 
-TURN_S = 0.12
-"""About how long a turn takes."""
+TURN_S = 0.12  # about how long a turn takes
 LEAST_PAIRS, NARROW, ERROR = 6, 0.01, 0.05
 """Pairs of turns before a look, the width of an interval that tells, and the chance that it misses the speed-up."""
 TRACES_S, LAST_S, LEAST_WAVE_S = 6.0, 5.0, 60.0
 """About what traces of a program and turns for its kernels take, the end of all, and the first steps of a wave."""
-KERNELS_S = 3.5
-"""Seconds for the turns in which the GPU kernels are timed."""
+KERNELS_S = 3.5  # seconds for the turns in which the GPU kernels are timed
 
 
 @dataclass(frozen=True)

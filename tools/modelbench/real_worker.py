@@ -26,8 +26,7 @@ from torch._C._autograd import DeviceType
 from torch._dynamo.utils import counters
 
 SEED = 7
-MOST_VALUES = 1 << 16
-"""Of a larger result, values at equal distances are compared."""
+MOST_VALUES = 1 << 16  # of a larger result, values at equal distances are compared
 EXACT = "exact"
 
 
