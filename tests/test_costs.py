@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-from diode_lut.probe import CALL, replaced_libraries  # noqa: E402
+from diode_lut.probe import CALL, TRITON_GEMM, replaced_libraries  # noqa: E402
 from diode_lut.programs.costs import (  # noqa: E402
     BETWEEN_NODES_US,
     GPU_TIME,
@@ -81,6 +81,9 @@ def test_attention_in_float32_is_a_cost(tmp_path: Path) -> None:
     name = "attention by matmuls and a softmax in float32, not by a fused kernel"
     assert found(trace(tmp_path, *attention(FLOAT))) == {name: (GPU_TIME, 50)}
     assert found(trace(tmp_path, *attention(HALF))) == {name.replace(" in float32", ""): (GPU_TIME, 50)}
+    first, softmax, (_, sizes, _, _, us), last = attention(FLOAT)
+    converting = (f"{TRITON_GEMM} 40 16 40", [*sizes, [24, 40, 16]], HALF, "triton_tem_fused_bmm_1", us)
+    assert found(trace(tmp_path, first, softmax, converting, last)) == {name: (GPU_TIME, 50)}
 
 
 def test_batched_matmuls_without_a_softmax_are_no_attention(tmp_path: Path) -> None:

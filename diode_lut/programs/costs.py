@@ -104,26 +104,27 @@ _MASK = (
 def _attention(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
     """Find attention that is two batched matmuls and a softmax: the second reads the first's result.
 
-    Names of batched GEMMs are batch x M x N x K.
+    Names of batched GEMMs are batch x M x N x K. A kernel that converts its operands has the name of their first type.
     """
-    products: defaultdict[str, list[Event]] = defaultdict(list)
+    products: defaultdict[tuple[str, ...], list[Event]] = defaultdict(list)
+    in_float32 = set[tuple[str, ...]]()
     for gemm, kernels in trace.gemm_kernels(kind):
-        products[name_of(gemm)] += kernels
-    pairs = set[str]()
-    for name in products:
-        sizes = _PRODUCT.fullmatch(name)
-        if sizes is not None:
-            batch, m, n, k, dtype = sizes.groups()
-            other = f"{batch}x{m}x{k}x{n} {dtype}"
-            if other in products and (other != name or m == n):
-                pairs |= {name, other}
+        if (found := _PRODUCT.fullmatch(name_of(gemm))) is not None:
+            *sizes, dtype = found.groups()
+            products[tuple(sizes)] += kernels
+            if dtype == "float32":
+                in_float32.add(tuple(sizes))
+    pairs = set[tuple[str, ...]]()
+    for batch, m, n, k in products:
+        other = batch, m, k, n
+        if other in products and (n != k or m == n):
+            pairs |= {(batch, m, n, k), other}
     softmax = [
         kernel for op in trace.ops(kind) for kernel in trace.kernels_of(op.event) if _SOFTMAX.search(kernel["name"])
     ]
     if not pairs or not softmax:
         return
-    in_float32 = all(name.endswith(" float32") for name in pairs)
-    name = f"attention by matmuls and a softmax{' in float32' if in_float32 else ''}, not by a fused kernel"
+    name = f"attention by matmuls and a softmax{' in float32' * bool(pairs & in_float32)}, not by a fused kernel"
     yield name, GPU_TIME, _MASK, sum(ns_of(products[each]) for each in pairs) + ns_of(softmax)
 
 
