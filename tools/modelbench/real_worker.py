@@ -99,10 +99,14 @@ def sampled(results: Iterable[Tensor]) -> list[Tensor]:
 
 
 def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
-    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels."""
+    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels.
+
+    Backward passes run in the thread of the call, so that they are part of it.
+    """
     run.step()
     _ready(device)
-    with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call):
+    in_one_thread = torch.autograd.set_multithreading_enabled(False)
+    with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call), in_one_thread:
         run.step()
         _ready(device)
     profile.export_chrome_trace(path)
