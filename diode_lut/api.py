@@ -173,8 +173,7 @@ def set_log_level(level: int | str) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-_SHOWN = 10
-"""Number of next rows shown. To find the line of each, the table is read again."""
+_SHOWN = 10  # Number of next rows shown. To find the line of each, the table is read again
 
 
 class Rival(NamedTuple):

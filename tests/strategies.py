@@ -48,8 +48,7 @@ class Strategies:
     problems: SearchStrategy[Problem]
 
 
-Kind = tuple[str, str, str, str]
-"""op, dtype, layout and variant of a problem."""
+Kind = tuple[str, str, str, str]  # op, dtype, layout and variant of a problem
 
 
 def kinds(

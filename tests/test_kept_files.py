@@ -46,8 +46,7 @@ WRITING = {
 }
 """Command lines that end with the name of the file to write, and the file that they may replace."""
 
-IN_PLACE = {"fmt", "git-setup", "resolve", "set", "unset"}
-"""Commands that change the file that they read."""
+IN_PLACE = {"fmt", "git-setup", "resolve", "set", "unset"}  # commands that change the file that they read
 
 
 @pytest.fixture(scope="module")

@@ -245,8 +245,7 @@ class Signalled(NamedTuple):
 
     code: int
     error: str
-    running: list[int]
-    """The numbers of the program's processes that have not ended."""
+    running: list[int]  # the numbers of the program's processes that have not ended
     files: list[str]
 
 

@@ -27,8 +27,7 @@ import diode_lut
 from tests.fake_cuda import Input, compile_triton, fake_cuda, lower
 
 GEMMS = 32
-TIMES = 5
-"""How often the graph is lowered; the fastest counts."""
+TIMES = 5  # how often the graph is lowered; the fastest counts
 
 NAMES = ("template", "block_m", "block_n", "block_k", "num_stages", "num_warps")
 TILES = (

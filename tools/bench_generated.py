@@ -170,8 +170,9 @@ def worth_measuring(
     """Programs and variants to be captured, and what each kernel is worth, by another GPU's results.
 
     A kernel is worth what Inductor's first config loses there, by the kernel's share of its programs' time, and the
-    less, the more kernels of its form and sizes are worth more. Programs come first whose kernels are worth most for
-    the time of a capture. Those that are kept away make no rows, and are left out.
+    less, the more kernels of its form and sizes are worth more. Programs come first of which that GPU has no results,
+    then those whose kernels are worth most for the time of a capture. Those that are kept away make no rows, and are
+    left out.
     """
     import zstandard
     from modelbench.corpus import KEPT_AWAY
@@ -204,7 +205,8 @@ def worth_measuring(
         for each in captures
         if each["program"] in names
     }
-    tasks = []
+    tried = {each["program"] for each in records if "program" in each}
+    tasks = [(name, "") for name in names if name not in tried]
 
     def worth_now(task: tuple[str, str]) -> float:
         seconds, kernels = waiting[task]

@@ -39,8 +39,7 @@ TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
 ROWS: dict[str, dict[str, Any]] = {"aten": {"template": "aten"}, "triton": TRITON}
 
 
-OTHERS = ("medium", "heavy")
-"""Classes of epilogues of which relu is none."""
+OTHERS = ("medium", "heavy")  # classes of epilogues of which relu is none
 
 
 def main() -> None:

@@ -42,8 +42,7 @@ WITHOUT, WITH = "without", "with"
 STARTS = ("cold", "warm")
 SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
 TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
-CHECKED = 8
-"""Sequences whose greedy tokens are compared."""
+CHECKED = 8  # sequences whose greedy tokens are compared
 LONGEST_START_S = 300.0
 
 

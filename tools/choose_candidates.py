@@ -27,8 +27,7 @@ from diode_lut.templates.config import Config
 NEAR = 1.02
 NEEDED = 3
 
-Factors = dict[Config, float]
-"""On one problem: the time of each config over the best time."""
+Factors = dict[Config, float]  # on one problem: the time of each config over the best time
 
 
 def main(paths: list[Path]) -> None:

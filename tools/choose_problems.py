@@ -20,8 +20,7 @@ from diode_lut.measure.problems import BLOCK
 from diode_lut.measure.tasks import Family, family_of
 from diode_lut.problem import NO_EPILOGUE, Problem
 
-Block = list[tuple[float, Problem]]
-"""Problems with the best time over that of aten."""
+Block = list[tuple[float, Problem]]  # problems with the best time over that of aten
 
 
 def main() -> None:

@@ -24,11 +24,8 @@ from readers import Reader, readers
 
 from diode_lut.errors import DiodeLutError
 
-SECONDS = 20
-"""That a single file may take: a hundred times what it does on an idle machine."""
-
-MEMORY = 4 << 30
-"""Bytes of address space that the whole process may have."""
+SECONDS = 20  # that a single file may take: a hundred times what it does on an idle machine
+MEMORY = 4 << 30  # bytes of address space that the whole process may have
 
 
 def main() -> int:

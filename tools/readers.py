@@ -69,8 +69,7 @@ class Reader(NamedTuple):
 
     use: Callable[[Path], object]
     seeds: list[bytes]
-    wrap: Callable[[bytes], bytes] = bytes
-    """Makes the file of what was changed."""
+    wrap: Callable[[bytes], bytes] = bytes  # makes the file of what was changed
 
 
 def readers(directory: Path) -> dict[str, Reader]:

@@ -27,11 +27,8 @@ from diode_lut.problem import Problem
 from diode_lut.table import read_table
 from diode_lut.templates.config import ATEN, Config
 
-Family = Mapping[int, Mapping[Config, float]]
-"""Per M the times of configs over that of aten."""
-
-_Choose = Callable[[Problem, Family], Mapping[int, Config]]
-"""The config for each M of a family."""
+Family = Mapping[int, Mapping[Config, float]]  # per M the times of configs over that of aten
+_Choose = Callable[[Problem, Family], Mapping[int, Config]]  # the config for each M of a family
 
 
 def main(table: str, model: str, *datasets: str) -> None:

@@ -27,8 +27,7 @@ from diode_lut.templates.config import ATEN, Config
 COUNTS = (1, 2, 4)
 SLOWER = 0.97
 
-Times = Mapping[Problem, Mapping[Config, float]]
-"""In nanoseconds."""
+Times = Mapping[Problem, Mapping[Config, float]]  # in nanoseconds
 
 
 def main(paths: Sequence[str]) -> None:

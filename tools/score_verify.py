@@ -32,11 +32,8 @@ from diode_lut.templates.config import BASELINES, Config, baseline
 
 TABLE = Path(__file__).parent.parent / "tables" / "nvidia-h200.json"
 AFTERWARDS = TABLE.parent / "datasets" / "afterwards" / "nvidia-h200.msgpack.zst"
-TABLES = 20
-"""Number of bad tables."""
-
-Gains = dict[Problem, dict[Config, float]]
-"""Over the op's baseline, for each config that was timed."""
+TABLES = 20  # number of bad tables
+Gains = dict[Problem, dict[Config, float]]  # over the op's baseline, for each config that was timed
 
 
 def main() -> None:

@@ -66,8 +66,7 @@ class Without(NamedTuple):
 TRUE, FALSE, NONE = (Instead(f"lambda *_, **__: {value}") for value in (True, False, None))
 RAISES = Instead("lambda *given: (_ for _ in ()).throw(given[-1] if given else RuntimeError())")
 """Raises the last argument where that is an error, else a RuntimeError."""
-UNREGISTERED = Instead("lambda function: function")
-"""Replaces a decorator that registers a function."""
+UNREGISTERED = Instead("lambda function: function")  # replaces a decorator that registers a function
 
 
 class Guard(NamedTuple):

@@ -24,8 +24,7 @@ TESTS = (
     *("tests/hook", "tests/interpreter", "tests/compile_check", "tests/measure", "tests/templates"),
     *("tests/test_import.py", "tests/test_post_import.py", "tests/test_hardware.py", "tests/test_compare.py"),
 )
-RUNTIME = "nvidia-cuda-runtime==13.5.37"
-"""For CUDA 13; a newer one serves PyTorch built for an older one as well."""
+RUNTIME = "nvidia-cuda-runtime==13.5.37"  # for CUDA 13; a newer one serves PyTorch built for an older one as well
 
 
 class Release(NamedTuple):

@@ -18,27 +18,10 @@ from diode_lut.problem import (
     least_itemsize,
     letters,
 )
-from diode_lut.templates.template import (
-    BLOCKS,
-    BLOCKS_K_OF_BYTES,
-    GROUP_M,
-    PAD,
-    SMALLEST_BLOCK,
-    TILES,
-    Complaint,
-    Covered,
-    Heads,
-    Parameter,
-    Params,
-    Template,
-    Tiles,
-    is_precise,
-    register_complaints,
-    text,
-)
+from diode_lut.templates import template
 
 ROCM = (
-    Parameter(
+    template.Parameter(
         "matrix_instr_nonkdim",
         " mfma",
         (0, 4, 16, 32),
@@ -48,7 +31,7 @@ ROCM = (
         architectures="gfx",
         option=True,
     ),
-    Parameter(
+    template.Parameter(
         "waves_per_eu",
         " waves",
         range(9),
@@ -59,7 +42,7 @@ ROCM = (
         architectures="gfx",
         option=True,
     ),
-    Parameter(
+    template.Parameter(
         "kpack",
         " kpack",
         (1, 2),
@@ -73,26 +56,20 @@ ROCM = (
 )
 """The tunables of Triton's compiler for AMD GPUs, with Inductor's defaults."""
 
-PARAMETERS = (*TILES, PAD, *ROCM)
+PARAMETERS = (*template.TILES, template.PAD, *ROCM)
 
-_OF_BYTES = ("scaled_mm", "int_mm")
-"""The ops whose elements are bytes."""
-
-_BARRIERS = 128
-"""Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
-
-_OTHER_GROUPS = (1, 4, 16)
-"""The groups the final stage tries besides GROUP_M."""
+_OF_BYTES = ("scaled_mm", "int_mm")  # the ops whose elements are bytes
+_BARRIERS = 128  # Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs
+_OTHER_GROUPS = (1, 4, 16)  # the groups the final stage tries besides GROUP_M
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
 """The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
 steps."""
 
-_TMA_ROWS = 64
-"""Minimum number of rows from which tensor descriptors save more than their set-up costs."""
+_TMA_ROWS = 64  # minimum number of rows from which tensor descriptors save more than their set-up costs
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
-_STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLOCKS_K_OF_BYTES}
+_STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in template.BLOCKS_K_OF_BYTES}
 
 _FEW_ROWS, _LONG_ROW, _MORE_STAGES = 128, 128, (6, 8)
 """With up to 128 rows a GEMM waits for its loads of B. More stages hide that, of blocks with 128 bytes or more of K.
@@ -101,18 +78,13 @@ On an H200 the best kernel with more stages was faster than the best with fewer:
 mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
 """
 
-_WIDE_ROWS = 128
-"""With more bytes along K, a block of a large GEMM only takes shared memory away from stages."""
-
-_LARGE_AREA = 128 * 256
-"""The largest block whose accumulator fits in the registers of eight warps."""
-
-_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
-"""A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
+_WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory away from stages
+_LARGE_AREA = 128 * 256  # the largest block whose accumulator fits in the registers of eight warps
+_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64  # so many waves of such blocks fill a GPU: smaller blocks only lose there
 
 
 @dataclass(frozen=True)
-class TritonGemm(Template):
+class TritonGemm(template.Template):
     """A Triton kernel that loads its operands with pointers."""
 
     tiled = True
@@ -129,36 +101,35 @@ class TritonGemm(Template):
         of_a, _ = letters(layout)
         return "nk" if of_a == "n" else "mnk"
 
-    def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """Return the bytes of shared memory for blocks of A and B in each stage that takes some, and for barriers.
-
-        ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
-        """
+    def shared_memory(self, tiles: template.Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
+        """Return the bytes of shared memory for stages of A and B, and for barriers. The result takes no more."""
         stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
         blocks = stage * architecture.stages_in_memory(tiles.num_stages)
         barriers = _BARRIERS if architecture.triton == "cuda" else 0
         return blocks + blocks * architecture.padding_permille // 1000 + barriers
 
-    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+    def complaints(
+        self, params: template.Params, covered: template.Covered, architecture: Architecture
+    ) -> Iterator[template.Complaint]:
         """Complain about registers, shared memory, and a matrix instruction larger than a block."""
         yield from super().complaints(params, covered, architecture)
-        tiles, instruction = Tiles.of(params), self.values(params)["matrix_instr_nonkdim"]
+        tiles, instruction = template.Tiles.of(params), self.values(params)["matrix_instr_nonkdim"]
         if instruction and (tiles.block_m % instruction or tiles.block_n % instruction):
             reason = f"{instruction} divides no block of {tiles.block_m}x{tiles.block_n}"
-            yield Complaint(reason, "matrix_instr_nonkdim")
-        yield from register_complaints(tiles, architecture)
-        if covered.op in _OF_BYTES and tiles.block_k not in BLOCKS_K_OF_BYTES:
-            allowed = ", ".join(map(str, BLOCKS_K_OF_BYTES))
-            yield Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
+            yield template.Complaint(reason, "matrix_instr_nonkdim")
+        yield from template.register_complaints(tiles, architecture)
+        if covered.op in _OF_BYTES and tiles.block_k not in template.BLOCKS_K_OF_BYTES:
+            allowed = ", ".join(map(str, template.BLOCKS_K_OF_BYTES))
+            yield template.Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
         itemsize = least_itemsize(covered.op, covered.dtype)
         memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize, architecture)
         if architecture.shared_memory is not None and memory > architecture.shared_memory:
-            yield Complaint(
-                f"{self.name} {text(tiles)} needs {memory} bytes of shared memory "
+            yield template.Complaint(
+                f"{self.name} {template.text(tiles)} needs {memory} bytes of shared memory "
                 f"({architecture.name} has {architecture.shared_memory})"
             )
 
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
         """Yield blocks in proportion to the problem, with stages and warps they can use.
 
         In float8, blocks of a matrix instruction's rows are tried on fewer rows, too: with 4 to 32 rows on an H200 they
@@ -170,7 +141,7 @@ class TritonGemm(Template):
         """
         large = problem.b * problem.m * problem.n >= _FULL_WAVES * hardware.sm_count * _MEDIUM_AREA
         itemsize = ITEMSIZES[problem.dtype]
-        rows = architecture(hardware.arch).matrix_rows if problem.dtype in FLOAT8 else SMALLEST_BLOCK
+        rows = architecture(hardware.arch).matrix_rows if problem.dtype in FLOAT8 else template.SMALLEST_BLOCK
         for block_m, block_n in product(sorted({*_blocks(problem.m), rows}), _blocks(problem.n)):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
@@ -183,17 +154,14 @@ class TritonGemm(Template):
                     continue
                 if problem.dtype == WITHOUT_TENSOR_CORES and problem.k <= block_k:
                     continue
-                if problem.op == "scaled_mm" and not is_precise(block_k, problem.variant):
+                if problem.op == "scaled_mm" and not template.is_precise(block_k, problem.variant):
                     continue
                 for warps in all_warps:
-                    yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
+                    yield template.Tiles(block_m, block_n, block_k, template.GROUP_M, stages, warps)
 
-    def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
-
-        The order cannot matter if all tiles are computed at once.
-        """
-        tiles = Tiles.of(params)
+    def variations(self, params: template.Params, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
+        """Yield other orders of tiles, unless all are computed at once, and on AMD other options, one at a time."""
+        tiles = template.Tiles.of(params)
         rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
         if rows * columns * problem.b > hardware.sm_count:
             others = (tiles._replace(group_m=group) for group in _OTHER_GROUPS if group < rows)
@@ -202,11 +170,12 @@ class TritonGemm(Template):
             values = self.values(params)
             yield from (self.params({**values, name: value}) for name, value in _OTHER_COMPILER_OPTIONS)
 
-    def least_sizes(self, params: Params) -> tuple[int, int, int]:
+    def least_sizes(self, params: template.Params) -> tuple[int, int, int]:
         """Return sizes for which blocks are less than twice as large as the problem."""
-        tiles = Tiles.of(params)
+        tiles = template.Tiles.of(params)
         m, n, k = (
-            1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
+            1 if block <= template.SMALLEST_BLOCK else block // 2 + 1
+            for block in (tiles.block_m, tiles.block_n, tiles.block_k)
         )
         return m, n, k
 
@@ -225,49 +194,50 @@ class PersistentTma(TritonGemm):
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.gpu and architecture.tma
 
-    def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
+    def shared_memory(self, tiles: template.Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
         """Add the result's block with padding: in float32 if a bias or a scale follows, else as inputs."""
         item = 4 if op in ("addmm", "scaled_mm") else itemsize
         block = item * tiles.block_m * (tiles.block_n + 16 // item)
         return super().shared_memory(tiles, op, itemsize, architecture) + block
 
-    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+    def complaints(
+        self, params: template.Params, covered: template.Covered, architecture: Architecture
+    ) -> Iterator[template.Complaint]:
         """Complain as above, and about operands tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
-        if Tiles.of(params).num_warps == 2:
-            yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
+        if template.Tiles.of(params).num_warps == 2:
+            yield template.Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
         itemsize = least_itemsize(covered.op, covered.dtype)
         if covered.align == 2 and self.values(params)["pad"] * itemsize % ROW_BYTES:
-            yield Complaint(f"{self.name} needs an align of 16", "template")
+            yield template.Complaint(f"{self.name} needs an align of 16", "template")
 
     def can_pay(self, problem: Problem) -> bool:
         return problem.align == 16 and problem.m >= _TMA_ROWS
 
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
         """Yield large blocks on aligned problems with enough rows. scaled_mm has no such kernel with a bias."""
         if problem.variant and Scaling.of(problem.variant).bias:
             return
         if self.can_pay(problem):
             for params in super().search(problem, hardware):
-                tiles = Tiles.of(params)
+                tiles = template.Tiles.of(params)
                 if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
                     yield tiles
 
 
 def _blocks(size: int) -> list[int]:
     """Return blocks up to the first that covers the whole size."""
-    return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
+    return [block for block in template.BLOCKS if block < 2 * max(size, template.SMALLEST_BLOCK)]
 
 
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Yield block sizes along K, with as many stages as there are steps, at least the fewest.
-
-    Blocks of bytes have the stages of blocks of half as many elements of two bytes.
-    """
+    """Yield block sizes along K, with as many stages as there are steps, at least the fewest."""
     itemsize = ITEMSIZES[problem.dtype]
-    shortest = BLOCKS_K_OF_BYTES[0] if itemsize == 1 else BLOCKS[0]
+    shortest = template.BLOCKS_K_OF_BYTES[0] if itemsize == 1 else template.BLOCKS[0]
     for block_k, stages in (_STAGES_OF_BYTES if itemsize == 1 else _STAGES_OF_BLOCK_K).items():
-        if (block_k == BLOCKS[0] and problem.k > BLOCKS[0]) or block_k >= 2 * max(problem.k, shortest):
+        if (block_k == template.BLOCKS[0] and problem.k > template.BLOCKS[0]) or block_k >= 2 * max(
+            problem.k, shortest
+        ):
             continue
         if problem.m <= _FEW_ROWS and itemsize <= 2 and block_k * itemsize >= _LONG_ROW:
             stages = (*stages, *_MORE_STAGES)
@@ -288,20 +258,15 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
 )
 
 
-_GROUPED_BARRIERS = 128
-"""Maximum bytes of shared memory besides the tiles."""
-
-_FROM_MEMORY = 64
-"""From this number of rows of a block, the tensor cores of sm_90 read operands from shared memory."""
-
-_FEW, _MANY = 32, 128
-"""Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose."""
+_GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides the tiles
+_FROM_MEMORY = 64  # from this number of rows of a block, the tensor cores of sm_90 read operands from shared memory
+_FEW, _MANY = 32, 128  # Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose
 
 _GROUPED_LARGE_AREA = 128 * 256
 
 
 @dataclass(frozen=True)
-class GroupedMm(Template):
+class GroupedMm(template.Template):
     """A Triton kernel for grouped matmuls."""
 
     tma = True
@@ -311,47 +276,48 @@ class GroupedMm(Template):
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.triton == "cuda" and architecture.tma
 
-    def tiles(self, params: Params) -> Tiles:
+    def tiles(self, params: template.Params) -> template.Tiles:
         """Return the tunables as a GEMM's. Tiles are not in groups for the cache."""
         block_m, block_n, block_k, stages, warps = params
-        return Tiles(block_m, block_n, block_k, 1, stages, warps)
+        return template.Tiles(block_m, block_n, block_k, 1, stages, warps)
 
-    def shared_memory(self, params: Params, itemsize: int) -> int:
-        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
-
-        If tensor cores take operands from registers, a stage is there.
-        """
+    def shared_memory(self, params: template.Params, itemsize: int) -> int:
+        """Return the bytes of shared memory the kernel takes at most, with stages for operands from registers."""
         tiles = self.tiles(params)
         stages = max(1, tiles.num_stages - (tiles.block_m < _FROM_MEMORY))
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS
 
-    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+    def complaints(
+        self, params: template.Params, covered: template.Covered, architecture: Architecture
+    ) -> Iterator[template.Complaint]:
         """Complain about registers, shared memory, and rows tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if covered.align == 2:
-            yield Complaint(f"{self.name} needs an align of 16", "template")
+            yield template.Complaint(f"{self.name} needs an align of 16", "template")
         yield from self.faults(params, least_itemsize(self.ops[0], covered.dtype), architecture)
 
     def faults(
-        self, params: Params, itemsize: int, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
+        self, params: template.Params, itemsize: int, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[template.Complaint]:
         """Yield faults of a config. ``shared_memory`` is the device's in bytes, if it is known."""
         tiles = self.tiles(params)
-        yield from register_complaints(tiles, architecture)
+        yield from template.register_complaints(tiles, architecture)
         memory, allowed = self.shared_memory(params, itemsize), shared_memory or architecture.shared_memory
         if allowed is not None and memory > allowed:
-            yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
+            yield template.Complaint(
+                f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})"
+            )
 
     def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
+        self, problem: Problem, params: template.Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[template.Complaint]:
         return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
-    def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
+    def blocks(self, params: template.Params, heads: template.Heads | None) -> dict[str, int]:
         """Add that tiles are not in groups."""
         return {**super().blocks(params, heads), "GROUP_M": 1}
 
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
         """Yield blocks in proportion to the rows of a group, with few stages and with as many as fit."""
         memory, itemsize = architecture(hardware.arch).shared_memory, ITEMSIZES[problem.dtype]
         rows = -(-problem.m // problem.b)  # on average
@@ -376,7 +342,7 @@ class GroupedMm(Template):
 TRITON_GROUPED_MM = GroupedMm(
     "triton_grouped_mm",
     GROUPED,
-    tuple(parameter for parameter in TILES if parameter.name != "group_m"),
+    tuple(parameter for parameter in template.TILES if parameter.name != "group_m"),
     "A Triton kernel for grouped matmuls, with one program on each multiprocessor, which loads its operands through "
     "tensor descriptors.",
 )

@@ -18,8 +18,7 @@ from tests.fuzzing.operands import filled
 from tests.fuzzing.outcome import Outcome
 from tests.fuzzing.runs import Run
 
-DOCUMENT = 48
-"""Positions in a document."""
+DOCUMENT = 48  # positions in a document
 
 
 def executed_attention(case: AttentionCase, device: str, directory: Path) -> Outcome:

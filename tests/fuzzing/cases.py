@@ -16,8 +16,7 @@ from tests.fuzzing.rows import Row, draw_graph_rows, draw_parts, draw_rows
 
 MODES = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
 
-BOUNDED = 0.4
-"""The share of graphs in which sizes change within bounds."""
+BOUNDED = 0.4  # the share of graphs in which sizes change within bounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,7 @@ _OPS = {
 """What an operation becomes on its way to Inductor."""
 
 _WRONG_VALUES = (None, True, -1, 0, 1.5, "", "mm", "64", [], [64], [9, 3], {}, 2**31, 2**70, 48, "triton_mn", [1, "8"])
-_WRONG_PARAMETERS = (None, -1, 0, 48, 512, "64", [64], 2**31)
-"""Values that no parameter of a config has."""
+_WRONG_PARAMETERS = (None, -1, 0, 48, 512, "64", [64], 2**31)  # values that no parameter of a config has
 
 
 def draw_op_row(random: Random, key: Row, sizes: Mapping[str, int], draw_config: Callable[[], Row]) -> Row:

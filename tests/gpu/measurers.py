@@ -13,8 +13,7 @@ from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.templates.config import ATEN, Config
 
 BAD = Config("triton_mm", (64, 64, 64, 8, 3, 4))
-FAULTS = 96
-"""The M of the problem on which BAD faults."""
+FAULTS = 96  # the M of the problem on which BAD faults
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:

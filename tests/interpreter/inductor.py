@@ -20,8 +20,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 MOST_ELEMENTS = 2**13
 """Of a block, where the device chooses its size: numpy takes hardly longer for many elements than for one."""
 
-PARTS = 4
-"""Of the work of a kernel that would have a part for each SM."""
+PARTS = 4  # of the work of a kernel that would have a part for each SM
 
 
 @contextmanager

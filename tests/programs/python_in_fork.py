@@ -16,8 +16,7 @@ from pathlib import Path
 STARTUP = Path(__file__).parents[2] / "diode_lut" / "startup"
 """Where ``diode-lut run`` and its like have Python look first."""
 
-READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
-"""The one variable of PyTorch's that is read later."""
+READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"  # the one variable of PyTorch's that is read later
 
 
 def torch_variables(lines: Iterable[str]) -> set[str]:

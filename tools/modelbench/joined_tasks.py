@@ -11,14 +11,12 @@ import torch
 from modelbench.joined_kernels import BLOCK, Spec
 from torch import Tensor, nn
 
-Blocks = tuple[int, int, int, int, int, int]
-"""BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, stages and warps."""
+Blocks = tuple[int, int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, stages and warps
 
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "bfloat16"}
 """The types whose configs the model ranks; TF32 gets those of bfloat16 with half the BLOCK_K."""
 
-CONFIGS = 6
-"""Of a kernel for a problem."""
+CONFIGS = 6  # of a kernel for a problem
 
 SIBLINGS = {
     "Llama 1B q, k, v": ((2048, 512, 512), 2048, False),

@@ -21,10 +21,8 @@ Line = dict[str, Any]
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WRONG = 0.01
-ROTATED = 160e6
-"""Bytes of weights, which an L2 cache does not hold."""
-ROUNDS, QUICK = 25, 4
-"""Rounds of the fastest ways, and of all."""
+ROTATED = 160e6  # bytes of weights, which an L2 cache does not hold
+ROUNDS, QUICK = 25, 4  # rounds of the fastest ways, and of all
 
 
 class Way(NamedTuple):

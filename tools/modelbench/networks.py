@@ -117,8 +117,7 @@ class _DecoderLayer(nn.Module):
         return result
 
 
-Linear = Callable[[int, int], nn.Module]
-"""Makes a linear layer without bias, of an input's and a result's width."""
+Linear = Callable[[int, int], nn.Module]  # makes a linear layer without bias, of an input's and a result's width
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention over queries, keys and values, of batch x heads x tokens x size."""

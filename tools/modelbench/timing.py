@@ -44,8 +44,7 @@ class Compiled(NamedTuple):
     caches: Path
 
 
-Step = Callable[[], tuple[Tensor, ...]]
-"""Runs the model once, and returns its results."""
+Step = Callable[[], tuple[Tensor, ...]]  # runs the model once, and returns its results
 
 
 def time_model(

@@ -100,8 +100,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 PROMPT, FEW, MANY = 32, 8, 72
 """Tokens of each prompt before decoding, and of the two generations whose times are subtracted."""
-DECODED = MANY - FEW
-"""Tokens that a measurement of decoding tells the seconds of, for each sequence."""
+DECODED = MANY - FEW  # tokens that a measurement of decoding tells the seconds of, for each sequence
 
 
 def main() -> None:
