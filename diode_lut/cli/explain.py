@@ -19,15 +19,16 @@ from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
+    FUSED,
     GENERATED,
     GROUPED,
+    JOINED,
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
     OF_KERNELS,
     OP_SIZES,
     SCALED,
-    TOGETHER,
     Problem,
     needed_sizes,
 )
@@ -227,8 +228,10 @@ def _checked(axis: Axis, op: str, count: int) -> Axis:
     """Return the axis. BadParameter if sizes of the op may not change, or not this one, or if there are more axes."""
     if count > 1:
         reason = "one size at a time"
-    elif op in (*ATTENTION, *GROUPED, *SCALED, *TOGETHER):
+    elif op in (*ATTENTION, *GROUPED, *SCALED, *FUSED):
         reason = f"where sizes of {op} may change, Inductor decides alone"
+    elif op in JOINED and axis.fields[0] != "m":
+        reason = f"matmuls whose {axis.fields[0]} may change are not joined"
     elif axis.fields[0] not in OP_SIZES[op]:
         reason = f"{op} has no size {axis.fields[0]}"
     else:

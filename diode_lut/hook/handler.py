@@ -74,7 +74,7 @@ from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, for
 from diode_lut.hook.switch import OFF, cache_identity, follow, leave, off_because
 from diode_lut.hook.versions import UIDS, release, require_same_parameters, uuid_of
 from diode_lut.hook.wrapper import Branches, can_branch
-from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, NO_VARIANT, SCALED, Problem
+from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, NO_VARIANT, SCALED, Problem, letters
 from diode_lut.templates.config import ATEN, Config, needed_pad, pad_multiple, padded, pointer_gemm
 from diode_lut.templates.template import SomeProblems
 
@@ -265,7 +265,8 @@ def _pads_rows_alone(problem: Problem) -> bool:
     """
     multiple = pad_multiple(problem.dtype)
     measured = problem.op in ("mm", "addmm") and problem.dtype in ("float16", "bfloat16")
-    return measured and problem.layout[0] == "n" and not (problem.n % multiple or problem.k % multiple)
+    of_a, _ = letters(problem.layout)
+    return measured and of_a == "n" and not (problem.n % multiple or problem.k % multiple)
 
 
 def first_pad(decision: Decision, device: torch.device) -> int:
