@@ -134,7 +134,9 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
         errors.add(label, results)
     record["errors"] = errors.by_label
     with alone(Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"):
-        rounds = Bench().rounds([each[1].replay for each in (*graphs, *fewer)], ROUNDS)
+        rounds = Bench().rounds(
+            [*(graph.replay for _, graph, _ in graphs), *(graph.replay for _, graph in fewer)], ROUNDS
+        )
     times = [round(median(column) / 1000, 2) for column in rounds.T.tolist()]
     for (label, *_), time_of_step in zip(graphs, times, strict=False):
         record["us"].setdefault(label, []).append(time_of_step)
