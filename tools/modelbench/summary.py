@@ -10,8 +10,7 @@ from modelbench.labels import DEFAULT, EAGER, LABELS
 from modelbench.models import MODELS, SMALL
 from modelbench.records import Record
 
-WRONG = 3.0
-"""A result is wrong if its error is larger than that of eager mode by this factor."""
+WRONG = 3.0  # a result is wrong if its error is larger than that of eager mode by this factor
 
 
 class LabelSummary(NamedTuple):
