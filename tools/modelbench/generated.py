@@ -5,8 +5,6 @@ that several programs have is measured once. ``compile_part`` and ``measure`` ne
 a captured program in CUDA graphs that differ in the configs of its kernels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@ them. Compare compile times of processes that compile one way each. Processes th
 same time, and take times one after the other.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json

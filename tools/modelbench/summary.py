@@ -1,7 +1,5 @@
 """Results of many processes, summarized for each model: medians over the compiles of each label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
