@@ -52,12 +52,8 @@ if TYPE_CHECKING:
 
 @click.command("evaluate")
 @click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=arguments.TABLE)
-@click.option(
-    "--model",
-    "model_file",
-    metavar="FILE",
-    type=arguments.TABLE,
-    help="Evaluate this model instead of a table, on the problems that it was not trained on.",
+@arguments.table_option(
+    "--model", "model_file", help="Evaluate this model instead of a table, on the problems that it was not trained on."
 )
 @click.option(
     "--all",
@@ -192,18 +188,12 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
 @click.argument("table_file", metavar="TABLE", type=arguments.TABLE)
 @click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=arguments.FILE)
 @output_option(type=Output(PAGE, ".html"), help="The page to write: NAME.html.")
-@click.option(
-    "--beside",
-    metavar="FILE",
-    type=arguments.TABLE,
-    help="Another table for the same device, or a model: the page shows both side by side.",
+@arguments.table_option(
+    "--beside", help="Another table for the same device, or a model: the page shows both side by side."
 )
-@click.option(
+@arguments.files_option(
     "--receipt",
     "receipts",
-    metavar="FILE",
-    multiple=True,
-    type=arguments.FILE,
     help="Show on the map what programs asked for, by this receipt. Can be given several times.",
 )
 @click.option(

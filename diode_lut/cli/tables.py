@@ -124,12 +124,9 @@ def fmt_command(files: tuple[arguments.Typed, ...], check: bool) -> int:
     help="Find everything that a pull request with these tables would be refused for; implies --compile. A FILE may be "
     "the folder that adopt has written.",
 )
-@click.option(
+@arguments.files_option(
     "--dataset",
     "inputs",
-    metavar="FILE",
-    multiple=True,
-    type=arguments.FILE,
     help="Note gains that are not those of these timings; can be repeated.  [default: the timings that `tune` keeps "
     "beside the table]",
 )
