@@ -1,7 +1,5 @@
 """``compare``: a program with and without tables, and what differs beyond noise."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """A server in the equivalent of the container of examples/Dockerfile."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The findings of doctor."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """``run``: programs as they are, with the hook armed in all of their processes."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -245,8 +243,7 @@ class Signalled(NamedTuple):
 
     code: int
     error: str
-    running: list[int]
-    """The numbers of the program's processes that have not ended."""
+    running: list[int]  # the numbers of the program's processes that have not ended
     files: list[str]
 
 

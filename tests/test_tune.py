@@ -1,7 +1,5 @@
 """``tune``: what a program missed is measured and built into a table, and the program runs again."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

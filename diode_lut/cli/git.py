@@ -174,11 +174,8 @@ def _version_in_conflict(file: Path, stage: int) -> Table | None:
     return read_whole_table(Typed(file, data))
 
 
-DRIVER = "diode-lut"
-"""Git's name for our diff and merge drivers."""
-
-TABLES = ("tables/*.json",)
-"""The default patterns of tables, as in gitattributes."""
+DRIVER = "diode-lut"  # git's name for our diff and merge drivers
+TABLES = ("tables/*.json",)  # the default patterns of tables, as in gitattributes
 
 MODELS = "*.mlp.safetensors"
 

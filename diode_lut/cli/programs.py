@@ -22,8 +22,7 @@ from diode_lut.settings import USER, autoregister, config
 if TYPE_CHECKING:
     from diode_lut.programs.compare import Loser
 
-_AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-"""Options end where the program begins, with or without ``--``."""
+_AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}  # options end where the program begins
 
 _COMMAND = click.argument(
     "command", metavar="[--] PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED

@@ -129,6 +129,25 @@ class Source(ABC):
         Without ``padding`` the operands stay as they are, and no config with a ``pad`` can run.
         """
 
+    def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
+        """Return the answer about a generated kernel whose x may change from ``low`` to ``high``.
+
+        It has the configs that answer at all sizes where rows begin and end, and at powers of two between. There is
+        none if the first config is not the same at all of them. Its gain is the least.
+        """
+        ends = (size + step for size in self.borders(problem, ("x",)) for step in (-1, 0, 1))
+        powers = (1 << power for power in range(high.bit_length()))
+        inside = {size for size in (*ends, *powers) if low < size < high}
+        found: Answer | None = None
+        for size in (low, high, *sorted(inside)):
+            answer = self.ask(problem._replace(x=size), threshold, padding=False)
+            if answer is None or not answer.configs or (found and answer.configs[0] != found.configs[0]):
+                return None
+            configs = answer.configs if found is None else tuple(filter(answer.configs.__contains__, found.configs))
+            gains = [each.gain for each in (found, answer) if each and each.gain is not None]
+            found = answer._replace(configs=configs, gain=min(gains, default=None))
+        return found
+
     @abstractmethod
     def no_match(self, problem: Problem) -> str:
         """Return why there is no match."""
@@ -338,6 +357,12 @@ class ModelSource(Source):
         if first.template == ATEN.template or threshold.is_clear(time):
             return Answer(ranking.configs, ranking=ranking, gain=1 / time - 1)
         return Answer((ATEN,), ranking=ranking, gain=1 / ranking.times[ranking.configs.index(ATEN)] - 1)
+
+    def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
+        """Return the ranking for the range."""
+        del threshold
+        configs = () if self._kernels is None else self._kernels.ranked_over(problem, low, high)
+        return Answer(configs) if configs else None
 
     def no_match(self, problem: Problem) -> str:
         """Return the fields or sizes of the problem outside of the model's training."""

@@ -226,13 +226,15 @@ def _axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> 
         expression = env.simplify(sympy.sympify(size.node.expr if isinstance(size, torch.SymInt) else size))
         if not expression.is_number:
             fields[expression].append(name)
-    found = []
-    for expression, names in fields.items():
-        bounds = _range(env, expression)
-        low = int(bounds.lower) if bounds.lower.is_Integer else 1
-        high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
-        found.append(Axis(tuple(names), min(max(low, 1), MAX_SIZE), high))
-    return tuple(found)
+    return tuple(axis_of(tuple(names), expression, env) for expression, names in fields.items())
+
+
+def axis_of(names: tuple[str, ...], expression: sympy.Expr, env: ShapeEnv) -> Axis:
+    """Return the axis of the fields that have a size which may change."""
+    bounds = _range(env, expression)
+    low = int(bounds.lower) if bounds.lower.is_Integer else 1
+    high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
+    return Axis(names, min(max(low, 1), MAX_SIZE), high)
 
 
 _NO_BOUND = sys.maxsize - 1

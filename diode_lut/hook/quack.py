@@ -7,9 +7,12 @@ without importing QuACK. A kernel is for any sizes, so that a machine compiles i
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -23,6 +26,9 @@ from torch.nn import functional
 from diode_lut.errors import let_pass
 from diode_lut.log import warn_once
 from diode_lut.templates.config import Config
+
+FAILED = ".failed"
+"""The suffix of a file with the error of a kernel that could not be compiled, beside its library."""
 
 _PACKAGES = ("quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi")
 
@@ -43,62 +49,75 @@ def name_of(work: str, config: Config, *, bias: bool) -> str:
     return f"{'bias_' * bias}{work}-{tile_m}x{tile_n}-{cluster_m}x{cluster_n}{flags}"
 
 
-def _directory() -> Path:
+def directory() -> Path:
+    """Return the directory of kernels for these versions in Inductor's cache, and make it."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     source = sha256(Path(__file__).with_name("quack_kernels.py").read_bytes()).hexdigest()
-    directory = Path(cache_dir()) / "diode_lut" / "-".join((*versions(), source[:16]))
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+    found = Path(cache_dir()) / "diode_lut" / "-".join((*versions(), source[:16]))
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 _compiling: list[subprocess.Popen[str]] = []
 _asked: set[Path] = set()
-_told: dict[str, str] = {}
-"""The process that compiles kernels, the libraries that it was asked for, and those it has told, with their errors."""
+"""The process that compiles kernels, and the libraries that it was asked for."""
+
+_COMPILER = "diode_lut.hook.quack_kernels"
+_COMPILE_LIMIT_S = 120.0
+_PAUSE_S = 0.01
 
 
 def start() -> None:
     """Start the process that compiles kernels, unless it runs, and do not wait for it: its imports take seconds."""
-    if _compiling and _compiling[0].poll() is None:
-        return
-    command = [sys.executable, "-m", "diode_lut.hook.quack_kernels"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    _compiling[:] = [subprocess.Popen(command, **pipes, text=True)]  # type: ignore[call-overload]  # noqa: S603 (ours)
-    _asked.clear()
+    if not _compiling or _compiling[0].poll() is not None:
+        for ended in _compiling:
+            with suppress(OSError):
+                ended.communicate()
+        command = [sys.executable, "-m", _COMPILER]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+        quiet = subprocess.DEVNULL
+        _compiling[:] = [
+            subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)  # noqa: S603 (ours)
+        ]
 
 
 def compile_kernels(names: Sequence[str]) -> None:
     """Have the kernels compiled that are not in the cache, and do not wait for them."""
-    paths = [_directory() / f"{name}.so" for name in names]
+    paths = [directory() / f"{name}.so" for name in names]
     missing = [path for path in paths if path not in _asked and not path.exists()]
     if missing:
+        for path in missing:
+            path.with_suffix(FAILED).unlink(missing_ok=True)  # of an earlier process
         start()
         stdin = _compiling[0].stdin
         assert stdin is not None
-        stdin.write("".join(f"{path}\n" for path in missing))
+        stdin.write("".join(f"{path}\t{path.with_suffix(FAILED)}\n" for path in missing))
         stdin.flush()
         _asked.update(missing)
 
 
+def is_settled(name: str) -> bool:
+    """Return whether a kernel that was asked for is compiled, or cannot be, so that ``kernel`` does not wait."""
+    path = directory() / f"{name}.so"
+    return path.exists() or path.with_suffix(FAILED).exists() or _compiling[0].poll() is not None
+
+
 @cache
-def _kernel(name: str) -> Callable[..., None] | None:
-    """Return a kernel, after waiting for it if it is being compiled. None, with a warning, if it cannot be had."""
+def kernel(name: str) -> Callable[..., None] | str:
+    """Return a kernel, after waiting for it if it is being compiled, or why it cannot be had."""
     try:
+        path = directory() / f"{name}.so"
+        compile_kernels([name])
+        latest = time.monotonic() + _COMPILE_LIMIT_S
+        while not is_settled(name) and time.monotonic() < latest:
+            time.sleep(_PAUSE_S)
+        if path.with_suffix(FAILED).exists():
+            return path.with_suffix(FAILED).read_text()
+        if not path.exists():
+            return f"QuACK compiles no kernel {name}; to see why: {sys.executable} -m {_COMPILER}"
         import tvm_ffi
 
-        path = _directory() / f"{name}.so"
-        compile_kernels([name])
-        while path in _asked and str(path) not in _told:
-            stdout = _compiling[0].stdout
-            assert stdout is not None
-            line = stdout.readline()
-            if not line:
-                raise RuntimeError("the process that compiles it has ended")
-            told, _, error_there = line.rstrip("\n").partition("\t")
-            _told[told] = error_there
-        if _told.get(str(path)):
-            raise RuntimeError(_told[str(path)])
         for library in (tvm_ffi.libinfo.find_libtvm_ffi(), _runtime()):
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         linked = ctypes.CDLL(str(path))
@@ -107,8 +126,7 @@ def _kernel(name: str) -> Callable[..., None] | None:
         return function
     except Exception as error:
         let_pass(error)
-        warn_once(f"QuACK's kernel {name} cannot be had, and PyTorch's take its place: {error!r}")
-        return None
+        return repr(error)
 
 
 def _runtime() -> str:
@@ -125,33 +143,44 @@ def _runtime() -> str:
     raise FileNotFoundError("libcute_dsl_runtime.so")
 
 
-def _fused_mm(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, config: str) -> Tensor:
-    kernel, swap_ab, scheduler = _launch(work, config, bias is not None, a.device)
-    if kernel is None:
-        return _apart(a, b, bias, c, work, config)
+def fused_mm(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, config: str) -> Tensor:
+    """Compute a matmul and the work after it with the kernel of a config, or with PyTorch's if that cannot run."""
+    try:
+        return launch(a, b, bias, c, work, config)
+    except Exception as error:
+        let_pass(error)
+        warn_once(f"PyTorch's kernels take the place of {config} for {work}: {error}")
+        return apart(a, b, bias, c, work, config)
+
+
+def launch(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, config: str) -> Tensor:
+    """Compute them with the kernel of a config. RuntimeError if there is none, and the kernel's own errors."""
+    function, swap_ab, scheduler = _prepared(work, config, bias is not None, a.device)
+    if isinstance(function, str):
+        raise RuntimeError(function)
     out = a.new_empty((a.shape[0], b.shape[1]))
     rows = (None, None) if bias is None else (bias[None], None, None)
-    kernel(*((b, a) if swap_ab else (a, b)), out, c, rows, scheduler, None, None, None)
+    function(*((b, a) if swap_ab else (a, b)), out, c, rows, scheduler, None, None, None)
     return out
 
 
 @cache
-def _launch(
+def _prepared(
     work: str, config: str, bias: bool, device: torch.device
-) -> tuple[Callable[..., None] | None, int, tuple[int | None, ...]]:
+) -> tuple[Callable[..., None] | str, int, tuple[int | None, ...]]:
     """Return the kernel, whether it takes A and B swapped, and the arguments of its scheduler."""
     parsed = Config.parse(config)
     _, _, cluster_m, cluster_n, _, swap_ab = parsed.params
     clusters = torch.cuda.get_device_properties(device).multi_processor_count // (cluster_m * cluster_n)
-    return _kernel(name_of(work, parsed, bias=bias)), swap_ab, (clusters, None, _SWIZZLE, None, None, None)
+    return kernel(name_of(work, parsed, bias=bias)), swap_ab, (clusters, None, _SWIZZLE, None, None, None)
 
 
 _SWIZZLE = 8
 """Tiles in a group for the L2 cache, at most: QuACK's default."""
 
 
-def _apart(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, _config: str) -> Tensor:
-    """Compute the same with PyTorch's kernels."""
+def apart(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, _config: str = "") -> Tensor:
+    """Compute them with PyTorch's kernels."""
     y = torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     tanh = partial(functional.gelu, approximate="tanh")
     if c is not None:
@@ -169,12 +198,13 @@ def register(_module: Any) -> Callable[[], None]:
 
     If there is a Hopper and no kernel is in the cache, the first may be needed soon: Inductor is being imported.
     """
-    on_hopper = bool(versions()) and torch.cuda._initialized and torch.cuda.get_device_capability() == (9, 0)
-    if on_hopper and not any(_directory().glob("*.so")):
-        start()
     library: Any = torch.library.Library("diode_lut", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("fused_mm(Tensor a, Tensor b, Tensor? bias, Tensor? c, str work, str config) -> Tensor")
-    for key, function in (("CUDA", _fused_mm), ("CPU", _apart), ("Meta", _shape)):
+    for key, function in (("CUDA", fused_mm), ("CPU", apart), ("Meta", _shape)):
         library.impl("fused_mm", function, key)
+    if versions() and torch.cuda._initialized and torch.cuda.get_device_capability() == (9, 0):
+        with suppress(OSError):
+            if not any(directory().glob("*.so")):
+                start()
     undo: Callable[[], None] = library._destroy
     return undo

@@ -1,17 +1,19 @@
 """Compile QuACK's kernels, in a process of its own: ``python -m diode_lut.hook.quack_kernels``.
 
 Importing QuACK and CUTLASS's Python takes seconds, and compiling a kernel takes one to three. No GPU is used. The names
-are those of ``hook.quack``. Each kernel becomes a shared library, which other processes may write, too.
+are those of ``hook.quack``. Each kernel becomes a shared library. Several such processes may write into a directory.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from select import select
@@ -25,6 +27,8 @@ import torch
 from quack.activation import gelu_erf, gelu_tanh_approx, relu, silu
 from quack.epilogue.frontend import gemm_epilogue
 from quack.epilogue.ops import RowVecLoad
+
+from diode_lut.files import write_atomically
 
 Outputs = dict[str, Any]
 
@@ -90,15 +94,15 @@ EPILOGUES: dict[str, Any] = {
 
 
 def main() -> None:
-    """Compile the libraries whose paths come as lines, side by side, and write each path with its error, if any.
+    """Compile libraries side by side. A line has the path of one, a tab, and the path of a file for an error.
 
     It ends once no line has come for a while, or none can come any more.
     """
     with get_context("fork").Pool(min(_MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
         while select([sys.stdin], [], [], _WAITS_S)[0]:
             text = os.read(sys.stdin.fileno(), 1 << 16).decode()
-            for path in text.splitlines():
-                pool.apply_async(compile_kernel, (Path(path),), {}, partial(_tell, path), partial(_tell, path))
+            for line in text.splitlines():
+                pool.apply_async(provide, line.split("\t"))
             if not text:
                 break
         pool.close()
@@ -109,19 +113,32 @@ _MOST_AT_ONCE = 16
 _WAITS_S = 60.0
 
 
-def _tell(path: str, error: Exception | None) -> None:
-    sys.stdout.write(f"{path}\t{'' if error is None else repr(error)[:1000].replace(chr(10), ' ')}\n")
-    sys.stdout.flush()
+def provide(library: str, failed: str) -> None:
+    """Compile a kernel, unless another process has done so or does so now, or write into a file why that fails."""
+    compiled = Path(library)
+    path = compiled.with_suffix("")
+    try:
+        path.mkdir(exist_ok=True)
+        lock = os.open(path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # no file system has to have locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not compiled.exists():
+                _compile(compiled, path)
+        finally:
+            os.close(lock)
+    except Exception as error:
+        write_atomically(Path(failed), repr(error)[:1000].encode(), durable=False)
 
 
-def compile_kernel(path: Path) -> None:
-    """Compile one kernel for bfloat16 and any sizes, unless another process has done so, and link it."""
+def _compile(path: Path, own: Path) -> None:
+    """Compile one kernel for bfloat16 and any sizes, in a directory of its own, and link it."""
     work, tile, cluster, *flags = path.stem.split("-")
     tile_m, tile_n, cluster_m, cluster_n = map(int, (*tile.split("x"), *cluster.split("x")))
     x, w, c, out = (torch.empty(256, 256, dtype=torch.bfloat16) for _ in range(4))
     kernel = EPILOGUES[work]
     rows = {"bias": torch.empty(1, 256, dtype=torch.bfloat16)} if "bias" in kernel.operand_names else {}
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=own) as scratch:
         quack.cache.CACHE_ENABLED, quack.cache.CACHE_DIR = True, scratch
         with patch("quack.gemm_runtime.host.get_max_active_clusters", lambda *_, **__: 1):
             kernel.gemm(
@@ -138,9 +155,8 @@ def compile_kernel(path: Path) -> None:
             )
         (compiled,) = Path(scratch).rglob("*.o")
         linked = Path(scratch) / "linked"
-        subprocess.run(  # noqa: S603 (the user's compiler)
-            [os.environ.get("CXX", "g++"), "-shared", "-o", linked, compiled], check=True
-        )
+        compiler = shlex.split(os.environ.get("CXX") or "g++")
+        subprocess.run([*compiler, "-shared", "-o", linked, compiled], check=True)  # noqa: S603 (the user's compiler)
         linked.replace(path)
 
 

@@ -95,10 +95,7 @@ def _give_up(crash: Crash) -> None:
 
 
 class Pass(NamedTuple):
-    """All problems at a stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk.
-
-    ``dataset`` is the written file. Its ``lost`` has the damaged places found by the last reading.
-    """
+    """All problems at a stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk."""
 
     stage: str
     total: int
@@ -179,8 +176,9 @@ def _outcomes(
     for task in tasks:
         if task.problem.op == SPLIT:
             yield Outcome(task.problem, "skipped", reason="nothing measures splits of reductions")
-        elif task.problem.op in FUSED:
-            yield Outcome(task.problem, "skipped", reason=f"nothing measures {task.problem.op}")
+        elif task.problem.op in FUSED and find_spec("quack") is None:
+            reason = f"{task.problem.op} needs QuACK: {install_command('quack')}"
+            yield Outcome(task.problem, "skipped", reason=reason)
         elif task.problem.op in GENERATED and (task.kernel is None or stage == "autotune"):
             reason = "its code is a program's, and is measured on a GPU: run the program with `diode-lut tune`"
             yield Outcome(task.problem, "skipped", reason=reason)

@@ -13,9 +13,11 @@ from torch.nn import functional
 
 from diode_lut.errors import CollectError
 from diode_lut.hook.problems import TORCH_DTYPES, operand_dtypes
+from diode_lut.hook.quack import apart
 from diode_lut.problem import (
     BATCHED,
     FLOAT8,
+    FUSED,
     GATED,
     INT8,
     INTEGER,
@@ -433,10 +435,20 @@ def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.T
     return (activated * up,)
 
 
-def make_joined(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """Return the problem's function, and operands with products of about 1. CollectError if they do not fit in memory.
+def fused_mm(variant: str, a: torch.Tensor, b: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the matmul of A and B with the work after it. ``other`` is the bias of an activation, or what is read."""
+    return (apart(a, b, None, other, variant) if reads_another(variant) else apart(a, b, other, None, variant),)
 
-    All are packed.
+
+def reads_another(variant: str) -> bool:
+    """Return whether the work after a matmul reads another M x N tensor. If not, the matmul is measured with a bias."""
+    return variant in ("add", *GATED)
+
+
+def make_together(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+    """Return the function of joined matmuls, or of one with the work after it, and operands with products of about 1.
+
+    All are packed. CollectError if they do not fit in memory.
     """
     letter_a, letter_b = letters(problem.layout)
     options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
@@ -446,17 +458,21 @@ def make_joined(problem: Problem, device: str) -> tuple[Callable[..., Any], tupl
 
     try:
         a = drawn(problem.m, problem.k, letter_a)
-        bs = [drawn(problem.k, columns, letter_b).mul_(problem.k**-0.5) for columns in columns_of(problem)]
+        columns = [problem.n] if problem.op in FUSED else columns_of(problem)
+        bs = [drawn(problem.k, each, letter_b).mul_(problem.k**-0.5) for each in columns]
+        rows = problem.m if reads_another(problem.variant) else 1
+        others = [drawn(rows, problem.n, "n").squeeze(0)] if problem.op in FUSED else []
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    return partial(joined_mm, problem.variant), (a, *bs)
+    return partial(fused_mm if problem.op in FUSED else joined_mm, problem.variant), (a, *bs, *others)
 
 
-class JoinedMmCheck:
-    """Compares each element of the results of joined matmuls with float64."""
+class TogetherCheck:
+    """Compares each element of the results of joined matmuls, or of one with the work after it, with float64."""
 
     def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
-        exact = joined_mm(problem.variant, *(each.double() for each in operands))
+        function = fused_mm if problem.op in FUSED else joined_mm
+        exact = function(problem.variant, *(each.double() for each in operands))
         self._expected = [each.to(torch.float32) for each in exact]
         self._dtype = TORCH_DTYPES[problem.dtype]
         self._limit = _TOLERANCE[problem.dtype] * (_OF_GATED if problem.variant in GATED else 1.0)

@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.errors import let_pass
+from diode_lut.hook import quack
 from diode_lut.hook.attention import forced
 from diode_lut.hook.choices import build_choice, library_choice
 from diode_lut.hook.joined import join_all
@@ -31,17 +32,13 @@ from diode_lut.hook.lists import build_grouped, grouped_of
 from diode_lut.hook.patches import measuring
 from diode_lut.hook.versions import failure_reason
 from diode_lut.log import log
+from diode_lut.measure.gemm import reads_another
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 
-COMPILE_LIMIT_S = 120.0
-"""Maximum time for compiling a kernel, in seconds."""
-
-_LOADING = 16
-"""Number of programs loaded at the same time. Each waits for Inductor's compile workers."""
-
-Operands = Sequence[torch.Tensor]
-"""The tensors of a function, such as the bias, if the op has one, A and B."""
+COMPILE_LIMIT_S = 120.0  # maximum time for compiling a kernel, in seconds
+_LOADING = 16  # Number of programs loaded at the same time. Each waits for Inductor's compile workers
+Operands = Sequence[torch.Tensor]  # the tensors of a function, such as the bias, if the op has one, A and B
 
 
 class Runnable:
@@ -60,18 +57,12 @@ class Runnable:
         raise NotImplementedError
 
     def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
-        """Return a launch of the loaded kernel, as a function of the operands of ``problem``.
-
-        It writes to ``out`` and returns None, or returns a new tensor.
-        """
+        """Return a launch of the loaded kernel on these operands, which writes to ``out`` or returns a new tensor."""
         raise NotImplementedError
 
 
 class Program(Runnable):
-    """A function of tensors whose code is generated, compiled, loaded, and bound to tensors.
-
-    ``make_code`` returns the code, as ``generate`` does. It is pickled.
-    """
+    """A function of tensors whose code is made by ``make_code``, which is pickled, compiled, loaded and bound."""
 
     def __init__(self, make_code: Callable[[], str]) -> None:
         self._make_code = make_code
@@ -115,7 +106,7 @@ class Program(Runnable):
 
 
 class FastestOf(Runnable):
-    """Programs that compute the same, of which the fastest counts: a kernel for each of several matmuls."""
+    """Programs that compute the same, of which the fastest counts: a kernel for each matmul, and what follows it."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self._programs = programs
@@ -137,6 +128,30 @@ class FastestOf(Runnable):
         return [program.run(operands) for program in self._programs if program.load() is None]
 
 
+class WithWork(Runnable):
+    """A kernel of QuACK for a matmul and the work after it, which another process compiles."""
+
+    def __init__(self, variant: str, config: Config) -> None:
+        self._variant, self._config = variant, config
+        self._name = quack.name_of(variant, config, bias=not reads_another(variant))
+
+    def compile(self) -> None:
+        quack.compile_kernels([self._name])
+
+    @property
+    def is_compiled(self) -> bool:
+        return quack.is_settled(self._name)
+
+    def load(self) -> str | None:
+        return "compile" if isinstance(quack.kernel(self._name), str) else None
+
+    def run(self, operands: Operands) -> Callable[[], Operands]:
+        """Return a launch on A, B, and the bias or the other tensor, which returns its result, a new tensor."""
+        a, b, other = operands
+        bias, c = (None, other) if reads_another(self._variant) else (other, None)
+        return lambda: [quack.launch(a, b, bias, c, self._variant, str(self._config))]
+
+
 @cache
 def _generators() -> SubprocPool:
     """Return processes for generating code. Inductor's compile workers cannot if they have no CUDA context."""
@@ -151,10 +166,7 @@ def _loaders() -> ThreadPoolExecutor:
 def generate(
     function: Callable[..., Any], operands: Operands, device: torch.device, config: Config, *, joined: bool = False
 ) -> str:
-    """Return Inductor's code for ``function`` of tensors like ``operands``, with this config of matmul or attention.
-
-    If ``joined``, the config is that of a kernel for several matmuls. CannotRun if the config cannot run it.
-    """
+    """Return Inductor's code for ``function`` with this config, perhaps ``joined``. CannotRun if it cannot run."""
     graph, mode, inputs = _trace(function, operands, device, config if joined else None)
     handler = _Forced(config)
     with (
@@ -172,10 +184,7 @@ def generate(
 def _trace(
     function: Callable[..., Any], operands: Operands, device: torch.device, joined: Config | None = None
 ) -> tuple[GraphLowering, FakeTensorMode, list[torch.Tensor]]:
-    """Return a graph to be lowered for a function of tensors like ``operands``, its fake mode and its inputs.
-
-    ``joined`` is the config with which its matmuls are joined.
-    """
+    """Return a graph to be lowered for a function of tensors like ``operands``, its fake mode and its inputs."""
     env = ShapeEnv()
     with FakeTensorMode(shape_env=env) as mode:
         inputs = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in operands]

@@ -20,25 +20,25 @@ from diode_lut.measure.attention import AttentionCheck, make_attention
 from diode_lut.measure.gemm import (
     GemmCheck,
     GroupedMmCheck,
-    JoinedMmCheck,
     Specialization,
+    TogetherCheck,
     function_of,
     make_grouped,
-    make_joined,
     make_operands,
     make_result,
     make_tensors,
+    make_together,
     matmul_precision,
     shares_kernels,
     with_epilogue,
 )
 from diode_lut.measure.generated import measure_kernel
 from diode_lut.measure.kernels import Kernel, Lowering, PaddedKernel, Padding, lowering
-from diode_lut.measure.programs import COMPILE_LIMIT_S, FastestOf, Program, Runnable, generate
+from diode_lut.measure.programs import COMPILE_LIMIT_S, FastestOf, Program, Runnable, WithWork, generate
 from diode_lut.measure.search_space import apart, candidates, padded_candidates
 from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.measure.timing import Bench, Launch, medians, time_all
-from diode_lut.problem import ATTENTION, GROUPED, JOINED, NO_EPILOGUE, Problem
+from diode_lut.problem import ATTENTION, FUSED, GROUPED, NO_EPILOGUE, TOGETHER, Problem
 from diode_lut.templates.config import ATEN, DEFAULT, Config, padded
 
 _shared: dict[tuple[Specialization, Config], Kernel | None] = {}
@@ -309,13 +309,13 @@ class _Measured(NamedTuple):
     """How an op is measured: ``make`` its function and operands on a device, and ``check`` its results."""
 
     make: Callable[[Problem, str], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
-    check: Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | GroupedMmCheck | JoinedMmCheck]
+    check: Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | GroupedMmCheck | TogetherCheck]
 
 
 _OPS = {
     **dict.fromkeys(ATTENTION, _Measured(make_attention, AttentionCheck)),
     **dict.fromkeys(GROUPED, _Measured(make_grouped, GroupedMmCheck)),
-    **dict.fromkeys(JOINED, _Measured(make_joined, JoinedMmCheck)),
+    **dict.fromkeys(TOGETHER, _Measured(make_together, TogetherCheck)),
 }
 
 COMPILED = tuple(_OPS)
@@ -346,11 +346,13 @@ def _prepare_compiled(task: Task, device: torch.device) -> Prepared:
     kernels: dict[Config, Runnable] = {}
     code = partial(generate_code, function, task.problem.dtype, shapes, device)
     for config in task.remaining:
-        if task.problem.op not in JOINED:
+        if task.problem.op not in TOGETHER:
             kernels[config] = Program(partial(code, config))
         elif config == DEFAULT:
             on_their_own = apart(task.problem, detect_hardware(device.type))
             kernels[config] = FastestOf(tuple(Program(partial(code, each)) for each in on_their_own))
+        elif task.problem.op in FUSED:
+            kernels[config] = WithWork(task.problem.variant, config)
         else:
             kernels[config] = Program(partial(code, config, joined=True))
         kernels[config].compile()

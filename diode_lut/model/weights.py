@@ -64,10 +64,7 @@ def write_model(model: Model, path: Path) -> None:
 
 
 def read_model(path: Path) -> Model:
-    """Return the model in a file. ModelError if the file is unreadable or for other features.
-
-    A damaged file another program is writing is read again.
-    """
+    """Read the model in a file. ModelError if it is unreadable, or for other features."""
     return read_finished(path, lambda path: _decoded(read_bytes(path), path))
 
 

@@ -179,7 +179,7 @@ def losers(comparison: Comparison) -> Iterator[Loser]:
     for hardware, device in comparison.receipt.devices.items():
         sources = {source.digest: source for source in device.sources}
         decided = [
-            Hit(kernel.problem, kernel.tier, kernel.digest, kernel.row, (kernel.config,))
+            Hit(kernel.problem, kernel.tier, kernel.digest, kernel.row, (kernel.config,), kernel.over)
             for kernel in device.generated
             if kernel.config
         ]

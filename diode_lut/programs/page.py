@@ -15,8 +15,7 @@ from diode_lut.programs.times import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, Gemm
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
-_LISTED = 10
-"""Number of listed GEMMs with a gain, and of listed GEMMs with a loss."""
+_LISTED = 10  # number of listed GEMMs with a gain, and of listed GEMMs with a loss
 
 _METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Every run began
 with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
@@ -87,8 +86,7 @@ def _tile(name: str, change: Speedup) -> str:
     )
 
 
-_WIDTH, _LEFT, _RIGHT = 320.0, 56.0, 10.0
-"""Of the picture of a tile: its width and its margins."""
+_WIDTH, _LEFT, _RIGHT = 320.0, 56.0, 10.0  # of the picture of a tile: its width and its margins
 
 
 def _dots(change: Speedup) -> str:

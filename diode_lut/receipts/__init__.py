@@ -110,7 +110,8 @@ class Apart(NamedTuple):
 class GeneratedKernel(NamedTuple):
     """A kernel that Inductor generated, with one config of an answer, or left to it for a reason.
 
-    ``tier``, ``digest`` and ``row`` are those of the answer, as in Hit. Either ``config`` or ``reason`` is empty.
+    ``tier``, ``digest``, ``row`` and ``over`` are those of the answer, as in Hit. Either ``config`` or ``reason`` is
+    empty.
     """
 
     problem: Problem
@@ -119,6 +120,7 @@ class GeneratedKernel(NamedTuple):
     row: str
     config: str
     reason: str
+    over: str = ""
 
 
 NO_ANSWER = "no table and no model answers"
@@ -372,6 +374,7 @@ class _GeneratedJson(_Json, kw_only=True, dict=True):
     row: str | UnsetType = UNSET
     config: _NotEmpty | UnsetType = UNSET
     reason: _NotEmpty | UnsetType = UNSET
+    over: _NotEmpty | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         """Make the kernel, so that an error names the place of this object."""

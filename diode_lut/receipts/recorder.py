@@ -193,7 +193,8 @@ def apart(decision: Decision) -> None:
 def generated(decision: Decision, config: Config | None) -> None:
     """Count a generated kernel with a config of a decision, or without one."""
     if config is not None:
-        _generated(decision.hardware, GeneratedKernel(decision.problem, *_who(decision), _config(config), ""))
+        answer = (*_who(decision), _config(config), "", decision.over)
+        _generated(decision.hardware, GeneratedKernel(decision.problem, *answer))
         return
     generated_left(decision.problem, decision.hardware, why_missed(decision))
 

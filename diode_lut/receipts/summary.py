@@ -16,7 +16,7 @@ from typing import NamedTuple
 from diode_lut.errors import as_json as printable_as_json
 from diode_lut.errors import as_lines, counted
 from diode_lut.hardware import Hardware, roofline_ns
-from diode_lut.problem import EPILOGUES, NO_EPILOGUE, Problem
+from diode_lut.problem import EPILOGUES, FUSED, JOINED, NO_EPILOGUE, Problem
 from diode_lut.receipts import (
     FREEZABLE,
     NO_ANSWER,
@@ -80,12 +80,12 @@ MOST_ROWS_TO_JOIN = 1024
 
 
 def joinable(receipt: Receipt) -> dict[Hardware, set[Problem]]:
-    """Return the matmuls that a row might join, about which no table has an answer, by hardware."""
+    """Return the matmuls that a row might join, or join with the work after them, and no table knows, by hardware."""
     found = {
         hardware: {
             asked.problem
             for asked in device.apart
-            if asked.reason == NO_ANSWER and asked.problem.m <= MOST_ROWS_TO_JOIN
+            if asked.reason == NO_ANSWER and (asked.problem.op in FUSED or asked.problem.m <= MOST_ROWS_TO_JOIN)
         }
         for hardware, device in receipt.devices.items()
     }
@@ -131,8 +131,10 @@ def _answers(device: Device) -> Iterator[str]:
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in _by_reason(device.unfused.items()).items():
         yield f"  nothing fused after {counted(times, 'matmul')}: {reason}"
-    for reason, times in _by_reason(device.apart.items()).items():
+    for reason, times in _apart(device, JOINED).items():
         yield f"  {counted(times, 'group')} of matmuls with the same input not joined: {reason}"
+    for reason, times in _apart(device, FUSED).items():
+        yield f"  {counted(times, 'matmul')} apart from the work that follows: {reason}"
 
 
 def _generated(device: Device) -> Iterator[str]:
@@ -211,7 +213,8 @@ def as_json(receipt: Receipt) -> str:
                     name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()
                 },
                 "unfused": _by_reason(device.unfused.items()),
-                "not_joined": _by_reason(device.apart.items()),
+                "not_joined": _apart(device, JOINED),
+                "work_apart": _apart(device, FUSED),
                 "skipped_configs": device.skipped.total(),
                 "no_choice": device.no_choice.total(),
                 "why_no_choice": _by_reason(device.no_choice.items()),
@@ -253,6 +256,10 @@ def _by_reason(left: Iterable[tuple[Apart | GeneratedKernel | NoChoice | Unfused
     for each, count in sorted(left):
         times[each.reason] += count
     return dict(times.most_common())
+
+
+def _apart(device: Device, ops: tuple[str, ...]) -> dict[str, int]:
+    return _by_reason((each, times) for each, times in device.apart.items() if each.problem.op in ops)
 
 
 def _calls_by_tier(device: Device) -> dict[str, int]:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diode_lut.hardware import Architecture
+from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import FUSED, Problem
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
-_UNIT = 8
-"""N and K are multiples of this, so that rows start at multiples of 16 bytes."""
+_UNIT = 8  # N and K are multiples of this, so that rows start at multiples of 16 bytes
 
 _PINGPONG = ((128, 128), (128, 160), (128, 192), (128, 208), (192, 128))
 _COOPERATIVE = ((256, 128), (256, 160), (256, 192), (256, 208), (128, 224), (128, 256))
 """The tiles that QuACK tunes, for two groups of warps that take turns with tiles, and for two that share a tile."""
 
 _CLUSTERS = ((1, 2), (2, 1))
+
+_SEARCH: tuple[Params, ...] = (
+    *((128, 192, 1, 2, 1, 0), (128, 128, 2, 1, 1, 0), (128, 160, 2, 1, 1, 1), (128, 192, 2, 1, 1, 1)),
+    *((128, 256, 1, 2, 0, 0), (128, 160, 2, 1, 1, 0), (192, 128, 1, 2, 1, 1), (128, 256, 1, 2, 0, 1)),
+    *((128, 128, 1, 2, 1, 0), (128, 192, 2, 1, 1, 0), (256, 128, 1, 2, 0, 0), (192, 128, 1, 2, 1, 0)),
+)
+"""The configs that a sweep tries. For 41 GEMMs on an H100, the fastest of them took on average 1.002 times as long as
+the fastest of the 44 that QuACK tunes."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,10 @@ class QuackGemm(Template):
             yield Complaint(
                 f"a cluster of {cluster_m}x{cluster_n} is not known (only {_texts(_CLUSTERS)})", "cluster_m"
             )
+
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+        """Yield the configs that were the fastest for many GEMMs."""
+        yield from _SEARCH
 
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None

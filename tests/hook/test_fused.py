@@ -5,7 +5,9 @@ tests/gpu/test_fused.py compares results where QuACK is installed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from torch.fx import Graph
 from torch.nn import functional
 
 import diode_lut
-from diode_lut.hook import fused, quack
+from diode_lut.hook import fused, patches, quack
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config
 from tests.fake_cuda import Input, lower
@@ -26,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("h200", "installed")
 
 TILES = {"tile_m": 128, "tile_n": 192, "cluster_m": 2, "cluster_n": 1, "pingpong": 1, "swap_ab": 1}
 CONFIG = {"template": "quack_gemm", **TILES}
+COMPILE_KERNELS = quack.compile_kernels
 X, W, BIAS, C = Input((2, 64, 256)), Input((512, 256)), Input((512,)), Input((2, 64, 512))
 
 
@@ -197,6 +200,72 @@ def test_our_settings_win(rows: Rows, settings: dict[str, Any]) -> None:
         assert works(gelu, X, W, BIAS) == []
 
 
+def test_what_no_row_knows_is_apart(rows: Rows) -> None:
+    """A receipt lists work for which no row has a config, once: a gate's activation is not asked about alone."""
+    rows(row(variant="relu"), row(variant="gelu_tanh", m=[1, 16]))
+    with recorder.collecting() as collected:
+        assert works(gelu, X, W, BIAS) == []
+    (device,) = collected.devices.values()
+    assert [(each.problem.op, each.problem.variant, each.problem.m) for each in device.apart] == [
+        ("fused_mm", "gelu", 128)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        pytest.param("exit 1", "QuACK compiles no kernel", id="a process that ends"),
+        pytest.param('read library failed; echo "no compiler" > "$failed"', "no compiler", id="an error"),
+    ],
+)
+def test_a_kernel_that_cannot_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    """There is a reason instead of a kernel, and it is given once for a process."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(quack, "compile_kernels", COMPILE_KERNELS)
+    name = quack.name_of("relu", Config.from_json(CONFIG), bias=False)
+    stale = quack.directory() / f"{name}{quack.FAILED}"
+    stale.write_text("of another day")
+    found = quack.kernel.__wrapped__(name)
+    assert isinstance(found, str)
+    assert found.startswith(reason)
+
+
+def test_a_kernel_that_cannot_run(caplog: pytest.LogCaptureFixture) -> None:
+    """PyTorch's kernels compute the same, with a warning."""
+    a, b = torch.randn(8, 16), torch.randn(16, 8)
+    found = quack.fused_mm(a, b, None, None, "relu", str(Config.from_json(CONFIG)))
+    assert torch.equal(found, (a @ b).relu())
+    assert "PyTorch's kernels take the place of quack_gemm 128x192" in caplog.text
+
+
+def test_a_cache_that_cannot_be_written(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where kernels cannot be kept, the work is left to Inductor."""
+    rows(row())
+
+    def unwritable() -> Path:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(quack, "compile_kernels", COMPILE_KERNELS)
+    monkeypatch.setattr(quack, "directory", unwritable)
+    found: list[Any] = []
+
+    def then(graph: Graph) -> None:
+        patches.reinplace_inplaceable_ops(lambda *_: None, None, graph)
+        found.extend(graph.nodes)
+
+    lower(gelu, X, W, BIAS, then=then)
+    assert all(node.target is not fused.lower_fused for node in found)
+    assert "read-only" in caplog.text
+
+
 def test_library_takes_its_place() -> None:
     """Without a kernel, PyTorch's own compute the same."""
     x, w, bias, c = torch.randn(8, 16), torch.randn(16, 8), torch.randn(8), torch.randn(8, 8)
@@ -207,6 +276,6 @@ def test_library_takes_its_place() -> None:
         "gelu_tanh": functional.gelu(y, approximate="tanh"),
     }
     for work, value in expected.items():
-        assert torch.equal(quack._apart(x, w, bias, None, work, ""), value)
-    assert torch.equal(quack._apart(x, w, bias, c, "add", ""), c + y)
-    assert torch.equal(quack._apart(x, w, bias, c, "swiglu", ""), functional.silu(c) * y)
+        assert torch.equal(quack.apart(x, w, bias, None, work, ""), value)
+    assert torch.equal(quack.apart(x, w, bias, c, "add", ""), c + y)
+    assert torch.equal(quack.apart(x, w, bias, c, "swiglu", ""), functional.silu(c) * y)

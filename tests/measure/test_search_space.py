@@ -1,7 +1,5 @@
 """Which configs are tried."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,3 +254,14 @@ def test_each_joined_kernel_has_a_rival_apart() -> None:
     apart_of = {"triton_joined_mm": "triton_mm"}
     rivals = [Config(apart_of.get(known.template, known.template), known.params) for known in candidates(each, H200)]
     assert apart(each, H200) == [ATEN, *rivals[1:]]
+
+
+def test_work_after_a_matmul_has_rivals_that_fuse_it() -> None:
+    """QuACK's kernels are tried on Hopper, beside the library and Triton's largest tiles."""
+    each = Problem.of("fused_mm", 4096, 3072, 768, dtype="bfloat16", layout="nt", variant="gelu")
+    kernels = candidates(each, H200)
+    assert (kernels[0], {config.template for config in kernels[1:]}) == (DEFAULT, {"quack_gemm"})
+    assert candidates(each, Hardware("NVIDIA A100", "sm_80", 108)) == [DEFAULT]
+    library, *rivals = apart(each, H200)
+    assert library == ATEN
+    assert {config.tiles.block_m * config.tiles.block_n for config in rivals} == {32768}

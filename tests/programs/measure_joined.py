@@ -1,10 +1,8 @@
-"""Makes the kernels with which ``collect`` measures joined matmuls, on the interpreter's device.
+"""Makes the kernels with which ``collect`` measures joined matmuls, and work apart from a matmul, on the interpreter.
 
 ``python measure_joined.py DIRECTORY``: tests/interpreter/test_joined.py reads what it prints, by problem: the configs
 of the kernels that compute it, and how many programs apart do.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -17,6 +15,9 @@ PROBLEMS = {
     "swiglu": {"m": 2, "n": 96, "k": 64, "variant": "swiglu", "layout": "nt"},
     "geglu": {"m": 20, "n": 96, "k": 64, "variant": "geglu", "layout": "nn"},
     "two": {"m": 70, "n": 96, "k": 64, "variant": "two", "layout": "nt", "dtype": "float16"},
+    "gelu": {"op": "fused_mm", "m": 40, "n": 96, "k": 64, "variant": "gelu", "layout": "nt"},
+    "add": {"op": "fused_mm", "m": 40, "n": 96, "k": 64, "variant": "add", "layout": "nt"},
+    "gated": {"op": "fused_mm", "m": 40, "n": 96, "k": 64, "variant": "swiglu", "layout": "nt"},
 }
 
 
@@ -25,18 +26,21 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from diode_lut.hardware import detect_hardware
-    from diode_lut.measure.gemm import JoinedMmCheck, make_joined
+    from diode_lut.measure.gemm import TogetherCheck, make_together
     from diode_lut.measure.programs import FastestOf, Program
+    from diode_lut.measure.search_space import apart as on_their_own
     from diode_lut.measure.search_space import candidates
     from diode_lut.measure.stages import _prepare_compiled
     from diode_lut.measure.tasks import Task
-    from diode_lut.problem import Problem
+    from diode_lut.problem import FUSED, Problem
+    from diode_lut.templates.config import DEFAULT
 
-    problem = Problem.of("joined_mm", **{"dtype": "bfloat16", **sizes})
-    task = Task(problem, tuple(candidates(problem, detect_hardware("cuda"))))
+    problem = Problem.of(**{"op": "joined_mm", "dtype": "bfloat16", **sizes})
+    hardware = detect_hardware("cuda")
+    task = Task(problem, (DEFAULT,) if problem.op in FUSED else tuple(candidates(problem, hardware)))
     kernels = _prepare_compiled(task, torch.device("cuda", 0)).kernels
-    _, operands = make_joined(problem, "cuda")
-    check = JoinedMmCheck(problem, operands)
+    _, operands = make_together(problem, "cuda")
+    check = TogetherCheck(problem, operands)
     right, apart = [], 0
     for config, kernel in kernels.items():
         assert kernel.load() is None
@@ -44,7 +48,8 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
             apart = sum(map(check.passes, kernel.run(operands)))
         elif isinstance(kernel, Program) and check.passes(kernel.run(operands)):
             right.append(str(config))
-    return {"kernels": right, "apart": apart, "tried": [str(config) for config in task.configs]}
+    tried, rivals = [str(config) for config in task.configs], len(on_their_own(problem, hardware))
+    return {"kernels": right, "apart": apart, "tried": tried, "rivals": rivals}
 
 
 def main() -> dict[str, Any]:

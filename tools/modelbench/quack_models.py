@@ -42,6 +42,12 @@ _LAYERS: Record = {"num_hidden_layers": 4, "use_cache": False}
 _MINILM: Record = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536, "num_hidden_layers": 12}
 _LLAMA: Record = {"hidden_size": 4096, "intermediate_size": 14_336, "num_attention_heads": 32, "num_key_value_heads": 8}
 _GEMMA: Record = {"hidden_size": 2304, "intermediate_size": 9216, "num_attention_heads": 8, "num_key_value_heads": 4}
+_GEMMA_9B: Record = {
+    "hidden_size": 3584,
+    "intermediate_size": 14_336,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}
 
 
 def _whisper() -> models.Workload:
@@ -67,8 +73,22 @@ MAKERS: dict[str, Callable[[], models.Workload]] = {
         corpus._text, "gemma2", 1, 1024, head_dim=256, vocab_size=32_000, **_GEMMA, **_LAYERS
     ),
     "Llama 8B, 1024 tokens": partial(corpus._text, "llama", 1, 1024, vocab_size=32_000, **_LLAMA, **_LAYERS),
+    "SigLIP-B, 32 images": partial(corpus._image_of_transformers, "siglip_vision_model", 32, 224, num_hidden_layers=6),
+    "DeiT-S, 64 images": partial(
+        corpus._image_of_transformers, "vit", 64, 224, **{**_MINILM, "num_attention_heads": 6}
+    ),
+    "T5-base encoder, 16 x 320": partial(
+        corpus._text, "t5", 16, 320, num_layers=6, d_model=768, d_ff=3072, num_heads=12
+    ),
+    "RoBERTa-base, 10 x 500": partial(corpus._text, "roberta", 10, 500, num_hidden_layers=6),
+    "GPT-2, 8 x 768": partial(corpus._text, "gpt2", 8, 768, n_layer=6, use_cache=False),
+    "ModernBERT-base, 8 x 1024": partial(corpus._text, "modernbert", 8, 1024, num_hidden_layers=6),
+    "Mistral 7B, 700 tokens": partial(corpus._text, "mistral", 1, 700, vocab_size=32_000, **_LLAMA, **_LAYERS),
+    "Gemma 2 9B, 900 tokens": partial(
+        corpus._text, "gemma2", 1, 900, head_dim=256, vocab_size=32_000, **_GEMMA_9B, **_LAYERS
+    ),
 }
-"""By the names in modelbench.epilogues."""
+"""By the names in modelbench.epilogues, as far as Llama 8B, and models whose GEMMs nobody measured."""
 
 
 def build(name: str, device: str) -> models.Workload:
@@ -90,14 +110,14 @@ def measure(
     record: Record = {"model": name, "first_s": {}, "again_s": {}, "host_us": {}, "fused": {}}
     graphs, results, kept = [], [], []
     pool = torch.cuda.graph_pool_handle() if device == "cuda" else None
-    known = quack._directory()
+    known = quack.directory()
     for way in ways:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches / way)
         os.environ["TRITON_CACHE_DIR"] = str(caches / way / "triton")
         if way == "with" and not cold:
-            shutil.copytree(known, quack._directory(), dirs_exist_ok=True)
-        quack._kernel.cache_clear()
-        quack._launch.cache_clear()
+            shutil.copytree(known, quack.directory(), dirs_exist_ok=True)
+        quack.kernel.cache_clear()
+        quack._prepared.cache_clear()
         without = mock.patch.object(quack, "versions", tuple if way == "without" else quack.versions)
         settings = {"policy": "off"} if way == "default" else {}
         with diode_lut.config.patch(**settings), without, recorder.collecting() as collected:
