@@ -83,8 +83,7 @@ def _write_receipt() -> None:
         write_at_exit(own_receipt)
 
 
-_LOADED = {"torch", "diode_lut.receipts.recorder"}
-"""The modules of which a process has imported one if it has a receipt to write."""
+_LOADED = {"torch", "diode_lut.receipts.recorder"}  # modules, one of which is imported if a receipt is due
 
 atexit.register(_write_receipt)
 if autoregister():

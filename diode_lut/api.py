@@ -23,7 +23,7 @@ from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Sourc
 from diode_lut.errors import ProblemError, SettingError, as_lines
 from diode_lut.hardware import Hardware, hardware_of
 from diode_lut.log import warn_once
-from diode_lut.problem import NO_EPILOGUE, Problem
+from diode_lut.problem import JOINED, NO_EPILOGUE, Problem
 from diode_lut.receipts import recorder
 from diode_lut.receipts.recorder import Counts
 from diode_lut.settings import MODEL, Settings, config
@@ -93,12 +93,13 @@ def explanation_over(
 ) -> OverSizes:
     """Explain the decisions about a problem whose sizes along an axis may change, as ``explanation`` does.
 
-    No part of the range is the library's if an epilogue is fused into the kernels.
+    No part of the range is the library's if an epilogue is fused into the kernels, or if they are joined.
     """
     settings = config.copy()
     sources = _sources(hardware, first, settings)
     answers = decide(sources, problem, Threshold.of(settings), axes=(axis,), padding=settings.pad)
-    parts = answers.pieces(settings.dynamic_kernels, library=problem.epilogue == NO_EPILOGUE)
+    library = problem.epilogue == NO_EPILOGUE and problem.op not in JOINED
+    parts = answers.pieces(settings.dynamic_kernels, library=library)
     return OverSizes(problem, parts, answers.decision)
 
 
@@ -172,8 +173,7 @@ def set_log_level(level: int | str) -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-_SHOWN = 10
-"""Number of next rows shown. To find the line of each, the table is read again."""
+_SHOWN = 10  # Number of next rows shown. To find the line of each, the table is read again
 
 
 class Rival(NamedTuple):

@@ -25,8 +25,7 @@ from diode_lut.table.lint import launchable
 from diode_lut.templates.config import Config, pad_multiple
 from diode_lut.templates.template import Heads
 
-_SHOWN_CHARS = 150
-"""Number of characters shown from both ends of a message of Triton's: one of the ends has the reason."""
+_SHOWN_CHARS = 150  # number of characters shown from both ends of a message of Triton's: one of the ends has the reason
 
 
 def check_compiling(
@@ -101,11 +100,8 @@ _POINTERS = {
 }
 """By dtype: the types of A, B and C. All matrices of attention have the first."""
 
-_SIZES = {16: 4096, 2: 4098}
-"""By align: the size of M, N and K, larger than any block, with rows on 16-byte boundaries or not."""
-
-_GAPS = {16: 0, 2: 1}
-"""By align: number of elements between rows of heads."""
+_SIZES = {16: 4096, 2: 4098}  # by align: M, N and K, larger than any block, with rows on 16-byte boundaries or not
+_GAPS = {16: 0, 2: 1}  # by align: number of elements between rows of heads
 
 
 class Trial(NamedTuple):
@@ -131,10 +127,7 @@ def compile_trial(trial: Trial) -> int:
 
 
 def compiled(trial: Trial) -> Any:
-    """Return Triton's kernel, with its ``metadata`` and ``asm``. Triton raises any error if it does not compile.
-
-    Triton keeps compiled kernels in its cache on disk (``TRITON_CACHE_DIR``), so each is compiled once.
-    """
+    """Return Triton's kernel, with its ``metadata`` and ``asm``, or raise its error. Triton keeps it in its cache."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

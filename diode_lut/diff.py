@@ -1,7 +1,4 @@
-"""Compare two tables: the rows that differ, the effect on measured problems, and a report of both.
-
-A report is text for a terminal, JSON for programs, or Markdown for a comment on a pull request.
-"""
+"""Compare two tables: the rows that differ, the effect on measured problems, and a report as text, JSON or Markdown."""
 
 from __future__ import annotations
 
@@ -97,8 +94,7 @@ class Diff(NamedTuple):
         return bool(self.header or self.changes)
 
 
-_STEPS_OF_PAIR = 8
-"""Steps of effort for a pair, which is kept in memory and sorted."""
+_STEPS_OF_PAIR = 8  # steps of effort for a pair, which is kept in memory and sorted
 
 
 def compare(old: Table, new: Table) -> Diff:
@@ -188,11 +184,7 @@ class Switch(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """The effect of the new table on measured problems.
-
-    Of ``problems`` problems, the old table covers ``old_covered`` and the new table ``new_covered``. ``switches`` are
-    the problems whose first config changes: the largest loss first, unknown changes last.
-    """
+    """The effect on ``problems`` measured problems. ``switches`` get another first config, the largest loss first."""
 
     problems: int
     old_covered: int
@@ -211,10 +203,7 @@ class Effect(NamedTuple):
 
 
 def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
-    """Return the effect of the new table on the measured problems. A miss counts as ``aten``, as in ``evaluate``.
-
-    Raises DatasetError if nothing was measured successfully.
-    """
+    """Return the effect on the measured problems, where a miss counts as ``aten``. DatasetError without any time."""
     from diode_lut.build.measurements import measurements_of  # with NumPy, which a diff alone does not need
 
     measurements = measurements_of(records)
@@ -231,18 +220,12 @@ def effect_of(old: Table, new: Table, records: Iterable[Record]) -> Effect:
     return Effect(len(measurements.problems), old_covered, new_covered, switches)
 
 
-_TEXT_SWITCHES, _MARKDOWN_SWITCHES = 10, 5
-"""Maximum number of problems with another config that are listed, those with the largest losses."""
-
-MAX_MARKDOWN_ROWS = 150
-"""Maximum number of changes in Markdown. A comment on GitHub ends after 65,536 characters."""
+_TEXT_SWITCHES, _MARKDOWN_SWITCHES = 10, 5  # maximum number of listed problems, those with the largest losses
+MAX_MARKDOWN_ROWS = 150  # Maximum number of changes in Markdown. A comment on GitHub ends after 65,536 characters
 
 
 def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """Write two lines for each changed row, the problems and the first config, and then the effect on time.
-
-    ``old`` and ``new`` are the names of the tables.
-    """
+    """Write two lines for each changed row, its problems and first config, and then the effect on time."""
     lines = [f"{old} -> {new}"]
     if diff:
         lines += [f"{change.field}: {change.old} -> {change.new}" for change in diff.header]
@@ -260,10 +243,7 @@ def as_text(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str
 
 
 def as_json(old: str, new: str, diff: Diff, effect: Effect | None = None) -> str:
-    """Write all changes, with rows as in tables. Changes of time are fractions, times are nanoseconds.
-
-    If ``unpaired`` is true, narrowed and widened rows may be listed as removed and added.
-    """
+    """Write all changes, with rows as in tables. Changes of time are fractions, times are nanoseconds."""
 
     def rounded(fraction: float | None) -> float | None:
         return None if fraction is None else round(fraction, 6)

@@ -1,7 +1,4 @@
-"""``doctor``: checks whether diode_lut works in this process and in programs with its environment.
-
-The two differ: a program makes settings of its own, and its environment may be changed before it starts.
-"""
+"""``doctor``: checks whether diode_lut works in this process and in programs that start with its environment."""
 
 from __future__ import annotations
 
@@ -14,20 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from diode_lut.decide.catalog import (
-    distrusted,
-    find_path,
-    find_tables,
-    is_model,
-    open_model,
-    open_table,
-    own_paths,
-    shipped_paths,
-    tiers_for,
-)
+from diode_lut.decide import catalog
 from diode_lut.decide.choosers import registered
 from diode_lut.decide.sources import shown
-from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command
+from diode_lut.errors import BROKEN_IMPORT, ModelError, TableError, as_command, install_command, printable
 from diode_lut.files import require_writable
 from diode_lut.hardware import Hardware, detect_hardware, local_devices
 from diode_lut.hook.versions import NEWEST, OLDEST, release
@@ -177,7 +164,9 @@ def environment() -> Iterator[Finding]:
     variable = next((name for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ), None)
     if variable is not None:
         yield note("threads", f"{variable}={os.environ[variable]}; on a CPU, tables for that many threads are asked")
-    elif threads > 1 and any(each.hardware.is_cpu for each in find_tables(config.tables) if not is_model(each.path)):
+    elif threads > 1 and any(
+        each.hardware.is_cpu for each in catalog.find_tables(config.tables) if not catalog.is_model(each.path)
+    ):
         rank = "torchrun gives each rank one thread unless OMP_NUM_THREADS is set"
         yield note("threads", f"{threads}; {rank}, and then other tables are asked on a CPU")
 
@@ -190,7 +179,7 @@ def devices() -> Iterator[Finding]:
     main = detect_hardware()
     for hardware in found:
         yield fine("device", str(hardware))
-        tiers = tiers_for(hardware, config.tables, config.tiers, registered())
+        tiers = catalog.tiers_for(hardware, config.tables, config.tiers, registered())
         problem = Problem.of("mm", 1024, 1024, 1024, dtype="float32", layout="nt")
         for chooser in registered():  # functions of the user's that fail on an ordinary problem
             reason = chooser.ask(problem, hardware).reason
@@ -217,21 +206,21 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
     """Find files for no device of this machine, and files with faults."""
     for name in config.tables:
         yield from _faults(name, check(Path(name)), "correct DIODE_LUT_TABLES")
-    for path in own_paths():
+    for path in catalog.own_paths():
         yield from _faults(path, check(Path(path)), "remove it")
     remedy = "install diode_lut again to restore it, or remove it"
-    for path in shipped_paths():
+    for path in catalog.shipped_paths():
         yield from _faults(path, remedy, remedy)
-    for reason in distrusted():
+    for reason in catalog.distrusted():
         yield wrong(
             "tables", f"left out: {reason}", "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
         )
     elsewhere: dict[str, list[str]] = {}
-    for file in find_tables(config.tables):
+    for file in catalog.find_tables(config.tables):
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)
-        if not for_this_machine and not (file.named and is_model(file.path)):
+        if not for_this_machine and not (file.named and catalog.is_model(file.path)):
             if not file.named:
-                elsewhere.setdefault(str(file.hardware), []).append(shown(file.path))
+                elsewhere.setdefault(str(file.hardware), []).append(printable(file.path.name))
                 continue
             text = f"{shown(file.path)} is for {file.hardware}, which this machine does not have"
             remedy = "remove it from DIODE_LUT_TABLES, or measure on this machine"
@@ -249,11 +238,11 @@ def check(path: Path) -> str:
 def _faults(name: str, if_bad: str, if_unreadable: str) -> Iterator[Finding]:
     """Check a table or model. ``if_unreadable`` is the remedy for an OSError, ``if_bad`` for other errors."""
     try:
-        path = find_path(name)
-        if is_model(path):
-            open_model(path)
+        path = catalog.find_path(name)
+        if catalog.is_model(path):
+            catalog.open_model(path)
             return
-        faults = len(open_table(path).errors)
+        faults = len(catalog.open_table(path).errors)
     except (TableError, ModelError) as error:
         cause = error.__cause__
         remedy = if_unreadable if isinstance(cause, OSError) else if_bad

@@ -86,8 +86,7 @@ def as_json(value: Any, *, indent: bool = True) -> str:
     return printable_json(text)
 
 
-BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)
-"""The errors of importing torch or Triton if it is missing, or does not fit together with other libraries."""
+BROKEN_IMPORT = (AttributeError, ImportError, OSError, RuntimeError)  # of torch or Triton, missing or unfit
 
 
 def install_command(extras: str = "") -> str:
@@ -198,10 +197,7 @@ class DeviceLostError(DiodeLutError):
 
 
 def let_pass(error: BaseException) -> None:
-    """Raise again an error of a signal handler, or of a debugger, if it is ``error`` or caused ``error``.
-
-    Call it in every ``except`` for Exception or OSError around the code of others.
-    """
+    """Raise again an error of a signal handler, or of a debugger. Call it around the code of others."""
     for each in _causes(error):
         traceback = each.__traceback__
         while traceback is not None:
@@ -218,10 +214,7 @@ _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def let_shortage_pass(error: BaseException) -> None:
-    """Raise again an error of a signal handler, or a shortage of open files or memory.
-
-    A shortage passes, and says nothing about the file to be read.
-    """
+    """Raise again an error of a signal handler, or a shortage of open files or memory: it says nothing about a file."""
     let_pass(error)
     for each in _causes(error):
         if isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno in _SHORTAGES):
@@ -273,10 +266,7 @@ _QUALIFIED = re.compile(r"(torch\.(ops\.)?)?(aten(\.|::))?_?")
 
 
 def op_of(text: str) -> str:
-    """Return the op: ``MM``, ``aten.mm`` and ``torch.mm`` are ``mm``, and ``torch._int_mm`` and ``int-mm`` ``int_mm``.
-
-    Other values than text, in a file, stay as they are.
-    """
+    """Return the op: ``aten.mm`` is ``mm``, ``int-mm`` is ``int_mm``. Other values than text stay as they are."""
     if not isinstance(text, str):
         return text
     return _QUALIFIED.sub("", text.casefold().replace("-", "_"), count=1).removesuffix(".default")

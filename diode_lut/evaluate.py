@@ -20,23 +20,15 @@ from diode_lut.errors import DatasetError, as_lines, printable
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config, baseline
 
-MISS = "miss"
-"""The origin of a case without an answer. Its choice is the op's baseline."""
-
-SLOWER = 0.03
-"""A choice counts as slower than the baseline if it is slower by a larger fraction."""
-
-REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)
-"""The upper ends of the classes of regret, as fractions. The last class has all above."""
+MISS = "miss"  # The origin of a case without an answer. Its choice is the op's baseline
+SLOWER = 0.03  # a choice counts as slower than the baseline if it is slower by a larger fraction
+REGRET_LIMITS = (0.005, 0.01, 0.02, 0.05)  # upper ends of the classes of regret but the last, as fractions
 
 REGRET_CLASSES = ("under 0.5 %", "0.5 to 1 %", "1 to 2 %", "2 to 5 %", "over 5 %", "not measured")
 """The names of the classes of regret, and of choices without a time."""
 
-_DIGITS = 6
-"""Number of digits after the point of fractions and factors in reports, and to which regrets are compared."""
-
-WORST = 10
-"""Number of problems in the list of those with the largest regret."""
+_DIGITS = 6  # number of digits after the point of fractions and factors in reports, and to which regrets are compared
+WORST = 10  # number of problems in the list of those with the largest regret
 
 
 class Case(NamedTuple):
@@ -97,10 +89,7 @@ class Summary(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The sorted ``cases``, one for each problem on which any config succeeded. ``unsolved`` counts other problems.
-
-    ``against`` is the name of the baseline of gains.
-    """
+    """The sorted ``cases`` on which any config succeeded, the number of others, and the name of the baseline."""
 
     cases: Sequence[Case]
     unsolved: int
@@ -241,8 +230,7 @@ _COLUMNS = (
     *("slower", "failed", "not measured"),
 )
 
-_LEAST_WIDTH = 6
-"""Least width of a figure, for ``100.0%``."""
+_LEAST_WIDTH = 6  # least width of a figure, for ``100.0%``
 
 
 class AsText:

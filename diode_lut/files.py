@@ -1,7 +1,4 @@
-"""Reading and writing files: within limits, whole or not at all, and one writer at a time.
-
-Where there are no locks (on Windows, on some network file systems) no file counts as locked.
-"""
+"""Reading and writing files: within limits, whole or not at all, and one writer at a time where there are locks."""
 
 from __future__ import annotations
 
@@ -76,15 +73,11 @@ _Read = TypeVar("_Read")
 
 _NEVER_WAITING = getattr(os, "O_NONBLOCK", 0)
 
-_UNFINISHED_PAUSE_S, _TRIES = 0.02, 12
-"""An empty file is waited for a quarter of a second: jq takes as long to read a large table before it writes."""
+_UNFINISHED_PAUSE_S, _TRIES = 0.02, 12  # an empty file is waited for a quarter of a second, as long as jq may take
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open the file for reading. OSError if it cannot be read, or is a directory, a pipe, a socket or a device.
-
-    These could block a reader, or never end.
-    """
+    """Open the file for reading. OSError if it cannot be read, or could block its reader, as a pipe or a device."""
     _require_regular(path.stat().st_mode, path)  # opening a device may have an effect
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NEVER_WAITING))  # noqa: SIM115
     try:
@@ -115,20 +108,14 @@ def read_at_most(path: Path, limit: int) -> bytes:
 
 
 def has_more_values(text: bytes, most: int) -> bool:
-    """Return whether a JSON text may hold more than ``most`` values, of up to 250 bytes each when parsed.
-
-    Commas and brackets are counted, including those in strings.
-    """
+    """Return whether a JSON text may hold more than ``most`` values, by its commas and brackets, also in strings."""
     return len(text) > most and text.count(b",") + text.count(b"[") + text.count(b"{") >= most
 
 
 def read_finished(
     path: Path, read: Callable[[Path], _Read], damaged: Callable[[_Read], bool] = lambda _: False
 ) -> _Read:
-    """Return the result of ``read``. If it fails or is ``damaged``, read again while the file is being written.
-
-    If a file does not change within 20 ms it is finished, unless it is empty.
-    """
+    """Return the result of ``read``, once more if it fails or is ``damaged`` while the file is being written."""
     for _ in range(_TRIES):
         before = _state(path)
         try:
@@ -193,10 +180,8 @@ def _is_alone_in_group(status: os.stat_result) -> bool:
 
 
 _PAUSE_S = 0.005
-_ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1
-"""How long a process waits to be alone in a directory, for another to change a file, and for another to look at it."""
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
-"""NFS answers EBADF for a file not open for writing."""
+_ALONE_S, _PATIENCE_S, _GLANCE_S = 2.0, 10.0, 0.1  # for a directory, a change of a file, a look at it
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # NFS answers EBADF for files only read
 
 
 def try_lock(descriptor: int) -> bool | None:
@@ -260,11 +245,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Callable[[bytes], None]]:
-    """Keep other writers off the file: it is replaced as it was read here.
-
-    Yields the function to replace or create the file, as ``write_atomically`` does. A missing file is not kept from
-    others.
-    """
+    """Yield the function to write the file as ``write_atomically`` does. Other writers of an existing file wait."""
     held = None
     with _naming(path):
         target = _target(path)
@@ -392,11 +373,9 @@ def _holder(descriptor: int) -> str:
     return "another process"
 
 
-_PRIVATE, _DEFAULT_MODE = 0o600, 0o666
-"""The mode of the beginning of a replacement, and of a new file, less the bits of the umask."""
+_PRIVATE, _DEFAULT_MODE = 0o600, 0o666  # of the beginning of a replacement, and of a new file, less the umask
 _TOKEN_BYTES = 8
-_NAME_LENGTH = 50
-"""Characters of a file's name in the name of its temporary file, for no name to become too long."""
+_NAME_LENGTH = 50  # characters of a file's name in the name of its temporary file, for no name to become too long
 
 
 def _write(path: Path, target: Path, put: Callable[[Path, Path], None], durable: bool, data: bytes) -> None:
@@ -443,10 +422,7 @@ def _create_beside(target: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 def _keep_permissions(existing: Path, descriptor: int) -> None:
-    """Give the new file, still private, the permissions of the existing file, if there is one.
-
-    The owner stays if it is allowed. OSError if the group, an ACL or an attribute of the user's cannot be kept.
-    """
+    """Give the new file the permissions of the existing file. OSError if all but the owner cannot be kept."""
     try:
         status = existing.stat()
     except FileNotFoundError:

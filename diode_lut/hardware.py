@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 
 _ARCHITECTURE = re.compile(r"sm_\d+\w*|gfx\w+|cpu-\w+")
-_CPU = "cpu-"
-"""The beginning of the names of CPUs' architectures."""
-_THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)
-"""The variables for the number of PyTorch's threads, and for its vector instructions."""
+_CPU = "cpu-"  # the beginning of the names of CPUs' architectures
+_THREADS, _VECTORS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS"), ("ATEN_CPU_CAPABILITY",)  # set by these variables
 
 
 def require_architecture(arch: str) -> None:
@@ -161,10 +159,8 @@ def detect_hardware(device: str | torch.device | None = None) -> Hardware:
     raise HardwareError(f"{device}: tables know no {found.type} devices (allowed: cuda, cpu)")
 
 
-_cpu: Hardware | None = None
-"""The CPU as it was when it was last asked about."""
-_is_parents = False
-"""Whether the parent process has asked about it."""
+_cpu: Hardware | None = None  # the CPU as it was when it was last asked about
+_is_parents = False  # whether the parent process has asked about it
 
 
 def hardware_of(device: str | torch.device | None = None) -> Hardware:
@@ -341,14 +337,11 @@ class Architecture(NamedTuple):
         return bool(self.triton)
 
 
-_H200_PEAKS = Peaks(7500, 3750, 500, 36)
-"""NVIDIA H200 data sheet, without sparsity: 989, 495 and 67 TFLOP/s and 4.8 TB/s, over 132 multiprocessors."""
-_CPU_PEAKS = Peaks(100, 100, 100, 10)
-"""The order of magnitude of a server's thread with AVX-512."""
+_H200_PEAKS = Peaks(7500, 3750, 500, 36)  # data sheet without sparsity: 989, 495, 67 TFLOP/s, 4.8 TB/s, 132 SMs
+_CPU_PEAKS = Peaks(100, 100, 100, 10)  # the order of magnitude of a server's thread with AVX-512
 
 
-_ALL_BUT_ONE = 8
-"""Free stages of GPUs that copy nothing to shared memory in the background: Triton has no pipeline there."""
+_ALL_BUT_ONE = 8  # free stages of GPUs that copy nothing to shared memory in the background: there is no pipeline
 
 
 def _cuda(
@@ -406,8 +399,7 @@ of it.
 
 _KNOWN = {**_NVIDIA, **_AMD}
 
-_FIRST_TMA = 90
-"""The first compute capability with tensor descriptors."""
+_FIRST_TMA = 90  # the first compute capability with tensor descriptors
 
 
 def architecture(name: str) -> Architecture:

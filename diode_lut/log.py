@@ -1,7 +1,4 @@
-"""The package's logger, and warnings that are logged once.
-
-``import diode_lut`` does not import this module, because logging takes its time.
-"""
+"""The package's logger, and warnings that are logged once. ``import diode_lut`` does not import this module."""
 
 from __future__ import annotations
 

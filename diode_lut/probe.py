@@ -1,8 +1,4 @@
-"""Report to ``diode-lut compare`` from its processes: the times of steps, and facts from other parts.
-
-The report is written at exit, as JSON, to a directory named in the environment. Other processes
-write none.
-"""
+"""Report to ``diode-lut compare`` from its processes, at exit: the times of steps, and facts from other parts."""
 
 from __future__ import annotations
 
@@ -21,27 +17,17 @@ from typing import Any
 
 from diode_lut.files import write_atomically
 
-VARIABLE = "_DIODE_LUT_PROBE"
-"""The environment variable with the directory, after TRACED for traced runs."""
+VARIABLE = "_DIODE_LUT_PROBE"  # the environment variable with the directory, after TRACED for traced runs
 TRACED = "trace:"
 
-RECORDING = "_DIODE_LUT_KERNELS"
-"""The environment variable with the directory of generated kernels, in programs whose kernels are recorded."""
+RECORDING = "_DIODE_LUT_KERNELS"  # variable with the directory of generated kernels, if a program's are recorded
 
 FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
-"""How names begin, in a trace, of a graph's first call, with its tuning of kernels, and of later calls.
+"""How names begin, in a trace, of a graph's first call, with its tuning, and of later calls, before its number."""
 
-The graph's number follows.
-"""
-
-CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"
-"""How names of GEMMs by Inductor's templates begin in a trace. M, N and K follow, or ``?`` for a dynamic size."""
-
-GENERATED_KERNEL = "generated kernel "
-"""How names of kernels that Inductor generated begin in a trace. The problem follows, and what the kernel fuses."""
-
-_MAX_STEPS = 1_000_000
-"""Maximum number of timed steps."""
+CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"  # beginnings of names in a trace, before M, N and K
+GENERATED_KERNEL = "generated kernel "  # beginning of names in a trace, before the problem and what is fused
+_MAX_STEPS = 1_000_000  # maximum number of timed steps
 
 _marks: list[int] = []
 _parts: dict[str, Callable[[], Any]] = {}
@@ -76,10 +62,7 @@ def add(name: str, value: Callable[[], Any]) -> None:
 
 
 def replaced_libraries(path: str | None = None, maps: str = "") -> list[str]:
-    """Return CUDA's libraries that this process has from directories of ``LD_LIBRARY_PATH`` instead of from packages.
-
-    ``maps`` is text as in ``/proc/self/maps``, which is read without it. Empty where there is none.
-    """
+    """Return CUDA's libraries that come from directories of ``LD_LIBRARY_PATH``, by ``/proc/self/maps`` or ``maps``."""
     path = os.environ.get("LD_LIBRARY_PATH", "") if path is None else path
     directories = {os.path.realpath(each) for each in path.split(":") if each}
     with suppress(OSError):

@@ -12,18 +12,12 @@ if TYPE_CHECKING:
     import torch
 
 
-SCALINGS = ("tensor", "row")
-"""Scales are for each of A and B, or for each row of A and each column of B."""
-
-RESULT_DTYPES = ("bfloat16", "float16", "float32")
-"""The dtypes of scaled_mm's result."""
+SCALINGS = ("tensor", "row")  # scales are for each of A and B, or for each row of A and each column of B
+RESULT_DTYPES = ("bfloat16", "float16", "float32")  # the dtypes of scaled_mm's result
 
 
 class Scaling(NamedTuple):
-    """The parts of a variant of scaled_mm: a scaling, a result dtype, a bias, and fast accumulation.
-
-    A bias has the result's dtype, but not float32.
-    """
+    """The parts of a variant of scaled_mm. A bias has the result's dtype, but not float32."""
 
     per: str
     result: str
@@ -101,42 +95,25 @@ MEANING_OF_OPS = (
 )
 """The meaning of each op, and of a row without an op, for the schema."""
 
-OF_KERNELS = ("x", "y", "r", "loads")
-"""The sizes of GENERATED."""
-
-SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)
-"""All sizes, in canonical order."""
+OF_KERNELS = ("x", "y", "r", "loads")  # the sizes of GENERATED
+SIZE_FIELDS = (*ATTENTION_SIZES, *OF_KERNELS)  # all sizes, in canonical order
 
 ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 """Inductor's kernels for ``torch.nn.attention.flex_attention``: forward, backward, and forward for few queries."""
 
-GROUPED = ("grouped_mm",)
-"""``torch.nn.functional.grouped_mm`` of experts: consecutive rows of A are a group, each with a matrix B of its own."""
-
-JOINED = ("joined_mm",)
-"""Matmuls with the same A, each with or without a bias, such as projections to queries, keys and values."""
-
-PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}
-"""The number of B of each variant of JOINED."""
-
-GATED = ("swiglu", "geglu")
-"""The variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh."""
-
-FUSED = ("fused_mm",)
-"""A matmul, with or without a bias, and all the pointwise work after it, in one kernel that computes nothing else."""
+GROUPED = ("grouped_mm",)  # ``functional.grouped_mm`` of experts: consecutive rows of A are a group with its own B
+JOINED = ("joined_mm",)  # matmuls with the same A, with or without bias, such as projections to queries, keys, values
+PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}  # the number of B of each variant of JOINED
+GATED = ("swiglu", "geglu")  # the variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh
+FUSED = ("fused_mm",)  # a matmul, with or without a bias, and all the pointwise work after it, in one kernel
 
 WORK = ("relu", "gelu", "gelu_tanh", "add", *GATED)
 """The variants of FUSED: an activation of the product; its sum with another M x N tensor, such as a residual; the
 product times ``silu``, or gelu with tanh, of another M x N tensor."""
 
-TOGETHER = (*JOINED, *FUSED)
-"""The ops of matmuls in one kernel with other work, without which they are asked about as usual."""
-
-SPLIT = "split_reduction"
-"""The op of a reduction before Inductor decides whether one kernel computes it, or one for its parts and one more."""
-
-GENERATED = ("pointwise", "reduction", SPLIT)
-"""The kernels that Inductor generates for what is no matmul and no attention."""
+TOGETHER = (*JOINED, *FUSED)  # matmuls in one kernel with other work, without which they are asked about as usual
+SPLIT = "split_reduction"  # a reduction, before Inductor decides whether it takes one kernel or two
+GENERATED = ("pointwise", "reduction", SPLIT)  # kernels that Inductor generates for other work
 
 
 def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
@@ -145,17 +122,10 @@ def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
     return tuple(name for name in OP_SIZES[op] if name not in has_default)
 
 
-MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *TOGETHER, *GENERATED))
-"""The ops on two matrices, or two batches. A row without an op is for these."""
-
-MATMUL_SIZES = ("b", "m", "n", "k")
-"""The sizes of MATMULS. A size an op does not have is 1."""
-
-ATTENTION_ONLY = tuple(name for name in ATTENTION_SIZES if name not in MATMUL_SIZES)
-"""The sizes of ATTENTION alone."""
-
-BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)
-"""The ops with a batch, or with groups; b is 1 for the others."""
+MATMULS = tuple(op for op in OPS if op not in (*ATTENTION, *GROUPED, *TOGETHER, *GENERATED))  # on two matrices
+MATMUL_SIZES = ("b", "m", "n", "k")  # The sizes of MATMULS. A size an op does not have is 1
+ATTENTION_ONLY = tuple(name for name in ATTENTION_SIZES if name not in MATMUL_SIZES)  # the sizes of ATTENTION alone
+BATCHED = tuple(op for op, sizes in OP_SIZES.items() if "b" in sizes)  # with a batch or groups: b is 1 for others
 
 NO_EPILOGUE = "none"
 
@@ -173,27 +143,18 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 ALIGNS = (2, 16)
 
-FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-"""The dtypes of scaled_mm."""
-
-FLOAT8_UNIT = 16
-"""N and K of scaled_mm are multiples of this: PyTorch computes no others on a GPU."""
-
-INT8 = "int8"
-"""The dtype of int_mm."""
-
-INTEGER = ("int_mm",)
-"""The ops on integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors."""
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")  # the dtypes of scaled_mm
+FLOAT8_UNIT = 16  # N and K of scaled_mm are multiples of this: PyTorch computes no others on a GPU
+INT8 = "int8"  # the dtype of int_mm
+INTEGER = ("int_mm",)  # The ops on integers, with a C of RESULT_OF_INTEGERS. They have no rounding errors
 
 RESULT_OF_INTEGERS = "int32"
 
-SCALED = ("scaled_mm",)
-"""The ops whose A and B have scales. Their variants are Scalings as text."""
+SCALED = ("scaled_mm",)  # The ops whose A and B have scales. Their variants are Scalings as text
 
 NO_VARIANT = ""
 
-NO_DTYPE = NO_LAYOUT = ""
-"""The dtype and layout of GENERATED."""
+NO_DTYPE = NO_LAYOUT = ""  # the dtype and layout of GENERATED
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "scaled_mm": tuple(
@@ -240,17 +201,10 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
 multiplies Q by K transposed: in its layout, rows of Q, K and V are without gaps. A library has grouped_mm in bfloat16
 only. Generated kernels read and write several tensors, of any dtypes and layouts."""
 
-GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)
-"""The ops on numbers of more than 8 bits. They have no variants."""
-
-OF_BYTES = (*SCALED, *INTEGER)
-"""The ops on numbers of 8 bits. In programs they are the linear layers of language models."""
-
-RANKED = (*GEMMS, *OF_BYTES)
-"""The ops of models."""
-
-MAX_SIZE = 2**31 - 1
-"""Largest b, m, n or k in a table: Inductor's kernels index with 32 bits."""
+GEMMS = tuple(op for op in OPS if DOMAINS[op] is _GEMM)  # The ops on numbers of more than 8 bits. They have no variants
+OF_BYTES = (*SCALED, *INTEGER)  # the ops on numbers of 8 bits: in programs linear layers of language models
+RANKED = (*GEMMS, *OF_BYTES)  # the ops of models
+MAX_SIZE = 2**31 - 1  # largest b, m, n or k in a table: Inductor's kernels index with 32 bits
 
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys((*FLOAT8, INT8), 1)}
 """Bytes of an element, for each of DTYPES."""
@@ -260,11 +214,8 @@ WITHOUT_TENSOR_CORES = "float32"
 """A dtype multiplied without them. If its loop over K is a single step, an epilogue with a bias can make a kernel 34
 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
 
-WITHOUT_CHOICE = "float64"
-"""A type for which Inductor has only the library's kernel, so that tables have no such problems."""
-
-ROW_BYTES = 16
-"""Rows start at multiples of this number of bytes in an aligned problem."""
+WITHOUT_CHOICE = "float64"  # Inductor has only the library's kernel for it, so tables have no such problems
+ROW_BYTES = 16  # rows start at multiples of this number of bytes in an aligned problem
 
 
 def least_itemsize(op: str | None, dtype: str | None) -> int:
@@ -285,8 +236,7 @@ def letters(layout: str) -> tuple[str, str]:
 
 _RESULT_SIZES = {**ITEMSIZES, RESULT_OF_INTEGERS: 4}
 
-_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *TOGETHER, *SCALED, *INTEGER, *GENERATED))
-"""The ops other than plain GEMMs of floating-point numbers."""
+_NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *TOGETHER, *SCALED, *INTEGER, *GENERATED))  # other than GEMMs of floats
 
 _VALUES: dict[str, tuple[str, ...]] = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": tuple(EPILOGUES)}
 """The values of these fields in problems of any op with such a field."""
@@ -444,10 +394,7 @@ class Problem(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """The number of multiplications and additions, for attention without its mask.
-
-        For generated kernels it is the number of elements that are computed or reduced.
-        """
+        """The multiplications and additions, of attention without its mask; of a generated kernel the elements."""
         if self.op in GENERATED:
             return self.x * self.y * self.r
         if self.op in ATTENTION:
@@ -468,18 +415,12 @@ class Problem(NamedTuple):
 
     @property
     def n_align(self) -> int:
-        """16 if every row of a packed C starts on a 16-byte boundary, else 2.
-
-        With 2, a GEMM may take several times as long. Ops other than plain GEMMs of floating-point numbers have 16.
-        """
+        """16 if every row of a packed C starts on a 16-byte boundary, or the op is no plain GEMM of floats, else 2."""
         return 2 if self.n % aligned_columns(self.op, self.dtype) else 16
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes of A, B and the result; for attention of Q, K, V, and the result or all gradients.
-
-        A generated kernel does not tell: it is 0.
-        """
+        """The bytes of A, B and the result; of Q, K, V, and the result or all gradients; 0 of a generated kernel."""
         if self.op in GENERATED:
             return 0
         if self.op in ATTENTION:
@@ -565,10 +506,7 @@ class Operand(NamedTuple):
         return "n" if self.strides[-1] == 1 else "t" if self.strides[-2] == 1 else None
 
     def is_aligned(self, itemsize: int) -> bool:
-        """Return whether every row (column, if column-major) of every matrix starts on a 16-byte boundary.
-
-        ``itemsize`` is the bytes of an element. The memory the offset counts from starts on such a boundary.
-        """
+        """Return whether each row, or column if column-major, of each matrix starts on a 16-byte boundary."""
         matrix = len(self.sizes) - 2
         for axis, (size, step) in enumerate(zip(self.sizes, self.strides, strict=True)):
             if step * itemsize % ROW_BYTES and size != 1 and (step != 1 or axis < matrix):
@@ -577,10 +515,7 @@ class Operand(NamedTuple):
 
 
 def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VARIANT) -> Problem:
-    """Return the problem of multiplying two matrices or batches, or for grouped_mm a matrix A and a batch B.
-
-    ProblemError if tables have no such problems.
-    """
+    """Return the problem of two matrices or batches, or of a grouped_mm. ProblemError if tables have none such."""
     dimensions = (3 if op in BATCHED and op not in GROUPED else 2), (3 if op in BATCHED else 2)
     if not (len(a.sizes), len(b.sizes)) == (len(a.strides), len(b.strides)) == dimensions:
         raise ProblemError(f"{op} of operands with {len(a.sizes)} and {len(b.sizes)} dimensions")
@@ -597,10 +532,7 @@ def problem_of(op: str, dtype: str, a: Operand, b: Operand, variant: str = NO_VA
 
 
 def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
-    """Return A and B without gaps. ProblemError if their layout or ``align`` would make another problem.
-
-    A single row or column is row-major, whatever the layout says: both describe the same memory.
-    """
+    """Return A and B without gaps. ProblemError if that makes another problem. A single row or column is row-major."""
     b, m, n, k = problem.sizes
     batch = b if problem.op in BATCHED else None
     letter_a, letter_b = letters(problem.layout)

@@ -1,7 +1,4 @@
-"""This process: its version and directories, its log, forks, signals, and calls after an import.
-
-``import diode_lut`` needs this module in every program, so it imports little.
-"""
+"""This process: its version and directories, forks, signals, and calls after an import. It imports little."""
 
 from __future__ import annotations
 
@@ -23,17 +20,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _CODE = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 (pathlib is slower, and this is done at import)
-
-_imported: frozenset[tuple[str, int, int, int]] | None = None
-"""The files of this package's code when this process imported it: path, inode, size and time of each."""
+_imported: frozenset[tuple[str, int, int, int]] | None = None  # path, inode, size, time of each file at import
 
 
 @cache
 def code_digest() -> str:
-    """Return a digest of this package's code, wherever it lies. OSError if it cannot be read.
-
-    It takes 10 ms, once. Compiled copies Python keeps count only if there is nothing else.
-    """
+    """Return a digest of this package's code, wherever it lies, in 10 ms, once. OSError if it cannot be read."""
     import hashlib  # not when this package is imported: these take their time
     from pathlib import Path
 
@@ -52,10 +44,7 @@ def remember_code() -> None:
 
 
 def is_code_as_imported() -> bool:
-    """Return whether the code is still as it was when it was remembered. If not, nobody knows what this process runs.
-
-    If it was not remembered, or cannot be looked at, it counts as unchanged.
-    """
+    """Return whether the code is as it was when it was remembered, as far as that can be said."""
     if _imported is None or _code() == _imported:
         return True
     from diode_lut.log import warn_once
@@ -87,10 +76,7 @@ _forked = False
 
 
 def in_forked_children(action: Callable[[], None]) -> Callable[[], None]:
-    """Have each forked child of this process call ``action`` first, in the order of these calls. A decorator.
-
-    ``action`` must not wait for a lock. On Windows, without forks, it is never called.
-    """
+    """Have each forked child call ``action`` first, in order. A decorator. ``action`` must not wait for a lock."""
     _actions.append(action)
     return action
 
@@ -129,10 +115,7 @@ class _Interrupt:
 
 
 def interrupt_on_signals() -> None:
-    """Have SIGINT, unless it is ignored as in a shell's background job, and SIGTERM raise KeyboardInterrupt.
-
-    If Python ignores the exception, it is raised at the end of the next ``signals_held``.
-    """
+    """Have SIGINT, unless ignored, and SIGTERM raise KeyboardInterrupt, again after a block if Python ignores it."""
     handler = _Interrupt()
     for number in _STOPPING:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
@@ -141,10 +124,7 @@ def interrupt_on_signals() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Have SIGINT and SIGTERM take effect at the end of the block: a file written in it is whole.
-
-    Only the main thread gets signals. In other threads nothing is held.
-    """
+    """Have SIGINT and SIGTERM take effect at the end of the block, which writes a file, in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -161,8 +141,7 @@ def signals_held() -> Iterator[None]:
             raise KeyboardInterrupt
 
 
-_hooks: dict[str, list[str]] = {}
-"""The hooks to call after the imports of modules."""
+_hooks: dict[str, list[str]] = {}  # the hooks to call after the imports of modules
 
 
 def when_imported(name: str, hook: str) -> None:

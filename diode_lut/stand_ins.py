@@ -1,7 +1,4 @@
-"""GEMMs and attention in Triton with the blocks and the pipeline of Inductor's templates, compiled but never run.
-
-Compiling Inductor's own kernels takes a device. Compiling these does not. A test compares the shared memory of both.
-"""
+"""GEMMs and attention in Triton with the blocks and pipeline of Inductor's templates, compiled without a device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Flex attention on the CUDA device that is not there, with every kind of mask and score modification."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Calling the command line from tests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README.md and the pages of docs/, taken apart: sections by their anchors, and the blocks that can be run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from textwrap import dedent, indent

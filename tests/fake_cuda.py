@@ -3,8 +3,6 @@
 Patches what Inductor asks PyTorch about the device; everything that makes decisions and code is the real thing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """A signal at a certain point of the package's code, and a handler that raises."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

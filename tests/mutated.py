@@ -1,7 +1,5 @@
 """JSON documents that are not quite what they were, for properties of what reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counts steps, so that a test can bound work without a clock."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

@@ -1,7 +1,5 @@
 """What hypothesis draws, and how much of it: rows, tables and problems."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -48,8 +46,7 @@ class Strategies:
     problems: SearchStrategy[Problem]
 
 
-Kind = tuple[str, str, str, str]
-"""op, dtype, layout and variant of a problem."""
+Kind = tuple[str, str, str, str]  # op, dtype, layout and variant of a problem
 
 
 def kinds(

@@ -1,7 +1,5 @@
 """The benchmark of adopting a device: what it makes of a table to see whether verify notices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from bench_adopt import swap

@@ -1,7 +1,5 @@
 """The benchmark of a language model with a dynamic number of tokens: a tiny one, on a CPU."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The programs of the benchmark of generated kernels, without their values, and what is done with its results."""
 
-from __future__ import annotations
-
 import bench_generated
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The comparison with QuACK's GEMMs, as far as it goes without the package and a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from bench_quack import summary

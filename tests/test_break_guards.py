@@ -1,7 +1,5 @@
 """The list of guards, which tools/break_guards.py takes away one by one, is up to date."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where torch or Triton is installed, but cannot be imported, commands say so in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The catalog: finding tables, and which of them speak for some hardware."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Choosers: a user's function among the tables and models, and whatever it does wrong."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The command line: the group, its exit codes, and check, explain and tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A system whose clock is wrong."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

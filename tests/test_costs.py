@@ -1,7 +1,5 @@
 """Costs in traces of GPU kernels that no kernel's choice removes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-from diode_lut.probe import CALL, replaced_libraries  # noqa: E402
-from diode_lut.programs.costs import GPU_TIME, MOST, TRACED_TIME, Cost, costs_in, largest  # noqa: E402
+from diode_lut.probe import CALL, TRITON_GEMM, replaced_libraries  # noqa: E402
+from diode_lut.programs.costs import (  # noqa: E402
+    BETWEEN_NODES_US,
+    GPU_TIME,
+    MOST,
+    TRACED_TIME,
+    Cost,
+    costs_in,
+    largest,
+)
 from diode_lut.programs.times import read_traces  # noqa: E402
 
 Kernel = tuple[str, list[list[int]], str, str, float]
@@ -73,6 +79,9 @@ def test_attention_in_float32_is_a_cost(tmp_path: Path) -> None:
     name = "attention by matmuls and a softmax in float32, not by a fused kernel"
     assert found(trace(tmp_path, *attention(FLOAT))) == {name: (GPU_TIME, 50)}
     assert found(trace(tmp_path, *attention(HALF))) == {name.replace(" in float32", ""): (GPU_TIME, 50)}
+    first, softmax, (_, sizes, _, _, us), last = attention(FLOAT)
+    converting = (f"{TRITON_GEMM} 40 16 40", [*sizes, [24, 40, 16]], HALF, "triton_tem_fused_bmm_1", us)
+    assert found(trace(tmp_path, first, softmax, converting, last)) == {name: (GPU_TIME, 50)}
 
 
 def test_batched_matmuls_without_a_softmax_are_no_attention(tmp_path: Path) -> None:
@@ -115,14 +124,26 @@ def test_eager_kernels_are_a_cost_of_graph_breaks(tmp_path: Path) -> None:
 
 
 def test_compiling_between_calls_is_a_cost(tmp_path: Path) -> None:
-    """So is the time in which the GPU waits, of which compiling is no part, unless CUDA graphs are launched."""
+    """So is the time in which the GPU waits, of which compiling is no part, with CUDA graphs too."""
     path = trace(tmp_path, *attention(HALF)[-1:], idle=50.0, compiled=100.0)
     # calls of 50 us each, and 150 us between them
     assert found(path) == {"compiling again": (TRACED_TIME, 40), "the GPU waits for the CPU": (TRACED_TIME, 20)}
     document = json.loads(path.read_text())
     launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 1, "tid": 1, "ts": 1.0, "dur": 1.0}
     path.write_text(json.dumps({"traceEvents": [*document["traceEvents"], launch]}))
-    assert found(path) == {"compiling again": (TRACED_TIME, 40)}
+    assert found(path) == {"compiling again": (TRACED_TIME, 40), "the GPU waits for the CPU": (TRACED_TIME, 20)}
+    *_, cost = costs_in(read_traces([path]), [{}])
+    assert cost.remedy.startswith("between CUDA graphs")
+
+
+def test_short_gaps_between_kernels_of_a_cuda_graph_are_no_cost(tmp_path: Path) -> None:
+    """Without CUDA graphs they are: a launch that comes too late."""
+    path = trace(tmp_path, *attention(HALF)[-1:], idle=BETWEEN_NODES_US - 1)
+    assert [*found(path)] == ["the GPU waits for the CPU"]
+    document = json.loads(path.read_text())
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 1, "tid": 1, "ts": 1.0, "dur": 1.0}
+    path.write_text(json.dumps({"traceEvents": [*document["traceEvents"], launch]}))
+    assert found(path) == {}
 
 
 def test_a_recompile_is_in_a_real_trace(tmp_path: Path) -> None:

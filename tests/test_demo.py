@@ -1,7 +1,5 @@
 """The demo, without running it: that takes two minutes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What README.md and the pages of docs/ say is complete, and what they show works."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

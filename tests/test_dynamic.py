@@ -1,7 +1,5 @@
 """Decisions over the sizes of a problem that may change."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

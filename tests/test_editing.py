@@ -1,7 +1,5 @@
 """The commands fmt, query, set and unset."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

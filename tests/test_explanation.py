@@ -1,7 +1,5 @@
 """What explain shows besides the decision: the rows that come next, and the model's ranking."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Readers that are fed what is almost right, for a short time; tools/fuzz_readers.py does it for longer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

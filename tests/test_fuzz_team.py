@@ -1,7 +1,5 @@
 """Who is blamed for a generated case that ends its worker's process, or all that the GPU does for that."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

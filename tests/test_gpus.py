@@ -1,7 +1,5 @@
 """The page on GPUs says what the shipped files give to each of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

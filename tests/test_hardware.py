@@ -1,7 +1,5 @@
 """What this machine is."""
 
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.errors import HardwareError

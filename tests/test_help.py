@@ -1,7 +1,5 @@
 """What helps people to type: the overview, near misses, completion, colors and progress."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """NVIDIA's heuristics as a chooser, where the package is installed."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """What ``import diode_lut`` does in a fresh process, and what it leaves alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Exceptions of signal handlers."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial

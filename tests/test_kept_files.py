@@ -1,7 +1,5 @@
 """Files that commands do not replace: those of another kind than the command writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +44,7 @@ WRITING = {
 }
 """Command lines that end with the name of the file to write, and the file that they may replace."""
 
-IN_PLACE = {"fmt", "git-setup", "resolve", "set", "unset"}
-"""Commands that change the file that they read."""
+IN_PLACE = {"fmt", "git-setup", "resolve", "set", "unset"}  # commands that change the file that they read
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """What is in a file after its writer was killed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files that were made to do harm are refused before they do: few bytes can be many objects."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -29,8 +27,7 @@ MILLION = 1_000_000
 HEAD = '{\n"schema_version": 2,\n"hardware": {"name": "GPU", "arch": "sm_90", "sm_count": 1},\n"entries": [\n'
 GOOD = '{"op": "mm", "configs": [\n  {"template": "aten"}\n]}'
 
-MEGABYTES = 200
-"""How much memory a process may take on top of what it has when all is imported."""
+MEGABYTES = 200  # how much memory a process may take on top of what it has when all is imported
 READ_WITH_LITTLE_MEMORY = f"""
 import resource, sys, numpy; from pathlib import Path; import diode_lut.table as read
 used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()

@@ -1,7 +1,5 @@
 """Pipes, devices and sockets where a file should be: no reader waits for them or reads them without end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

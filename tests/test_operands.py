@@ -1,7 +1,5 @@
 """Shapes and strides, and the problems that they are."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 

@@ -1,7 +1,5 @@
 """What is known of this package's own code."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

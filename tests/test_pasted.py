@@ -1,7 +1,5 @@
 """Commands that messages show: pasted into a shell, they do what they are shown for, whatever files are called."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Who may read a file after it was replaced."""
 
-from __future__ import annotations
-
 import os
 import struct
 import subprocess

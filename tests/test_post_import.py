@@ -1,7 +1,5 @@
 """Hooks that run after an import."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Nothing that others wrote reaches a terminal as anything but letters on its line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

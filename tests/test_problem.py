@@ -1,7 +1,5 @@
 """Configs as people write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

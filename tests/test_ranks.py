@@ -1,7 +1,5 @@
 """The ranks of a job, which are processes on like and unlike machines, decide alike."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How often commands open the files that they read."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

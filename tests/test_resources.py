@@ -1,7 +1,5 @@
 """Where the shipped data is found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

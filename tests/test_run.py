@@ -1,7 +1,5 @@
 """``run``: programs as they are, with the hook armed in all of their processes."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
@@ -83,8 +81,8 @@ def test_arguments_are_the_program_s(how: tuple[str, str], tmp_path: Path) -> No
         (("nosuch",), 127, "error: nosuch: no such program\n"),
         (("train.py",), 127, "error: train.py: no such program; to run a script: python"),
         (("./train.py",), 126, "error: ./train.py: cannot be started: Permission denied; to run a script: python"),
-        ((sys.executable, "-c", "raise SystemExit(3)"), 3, "diode-lut: no receipt: no process compiled a graph"),
-        (("sh", "-c", "kill -KILL $$"), 137, "diode-lut: no receipt"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), 3, "diode-lut: nothing was answered, and there is no receipt"),
+        (("sh", "-c", "kill -KILL $$"), 137, "diode-lut: nothing was answered"),
     ],
 )
 def test_the_exit_code_is_the_program_s(program: tuple[str, ...], code: int, error: str, tmp_path: Path) -> None:
@@ -245,8 +243,7 @@ class Signalled(NamedTuple):
 
     code: int
     error: str
-    running: list[int]
-    """The numbers of the program's processes that have not ended."""
+    running: list[int]  # the numbers of the program's processes that have not ended
     files: list[str]
 
 

@@ -1,7 +1,5 @@
 """The answers of this process, on its own hardware where torch is needed, else on hardware given by name."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What answers save and misses lose, as ``run`` estimates it from a receipt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The selector: tiers, decisions, what they say, and the digest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path

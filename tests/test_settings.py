@@ -1,7 +1,5 @@
 """Settings: defaults, the environment, validation."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """The show command: tables and models as text."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

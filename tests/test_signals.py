@@ -1,7 +1,5 @@
 """Signals that come while something is written, or where Python ignores what their handlers raise."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import weakref

@@ -1,7 +1,5 @@
 """Counting decisions."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

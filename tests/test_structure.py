@@ -1,7 +1,5 @@
 """What holds for the repository as a whole."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -64,8 +62,7 @@ TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")
 
 IMPORTED_AS = {"vl-convert-python": "vl_convert", "quack-kernels": "quack", "apache-tvm-ffi": "tvm_ffi"}
 """What packages of another name are imported as."""
-PART_OF_TORCH = "sympy"
-"""Sizes in Inductor are its expressions, so torch says which release it must be."""
+PART_OF_TORCH = "sympy"  # sizes in Inductor are its expressions, so torch says which release it must be
 
 WRITING = {"write_text", "write_bytes", "tofile", "savetxt", "save_file", "rename", "mkstemp", "NamedTemporaryFile"}
 """Methods and functions that write files, besides ``open``; ``savefig`` draws into memory."""
@@ -83,8 +80,7 @@ OF_RECORDS = ("diode_lut/problem.py", "diode_lut/templates/template.py", "diode_
 RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "np.fromfile"}
 RUNNING_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "code", "codeop"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "ext_hook", "object_hook"}
-CALLING_THE_USERS = "diode_lut/decide/choosers.py"
-"""What calls a user's function, which may raise anything."""
+CALLING_THE_USERS = "diode_lut/decide/choosers.py"  # what calls a user's function, which may raise anything
 OUR_OWN_PROCESSES = ("diode_lut/measure/workers.py",)
 """What passes objects to a Dask worker and back, which run each other's code anyway."""
 
@@ -96,8 +92,7 @@ NAMING_TEMPLATES = {
     "diode_lut/model/features.py": "names of features, which weights files have",
 }
 """The modules outside of ``templates`` in which a template's name stands, and why."""
-COMMON_WORDS = {"default", "pointwise"}
-"""Templates that are called like other things, such as a search space and an op."""
+COMMON_WORDS = {"default", "pointwise"}  # templates that are called like other things, such as a search space and an op
 
 CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today", "time.localtime", "time.gmtime"}
 

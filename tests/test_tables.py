@@ -1,7 +1,5 @@
 """The shipped tables are what their datasets say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Files that the user did not name are used only if no other user can have written them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``tune``: what a program missed is measured and built into a table, and the program runs again."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -89,6 +87,13 @@ def test_without_a_home_there_is_no_own_table(monkeypatch: pytest.MonkeyPatch) -
         tune(Order(("nothing",), {}, None, 1, None, ""), print)
 
 
+def test_a_home_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be kept, nothing runs, and the variable that names another place is told."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    with pytest.raises(ProgramError, match="interrupted: Not a directory: set XDG_CONFIG_HOME to a directory of yours"):
+        tune(Order(("nothing",), {}, None, 1, None, ""), print)
+
+
 @needs_torch
 def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
     """What was missed on a GPU that PyTorch does not have is not measured; the exit code is that of ``collect``."""
@@ -96,7 +101,8 @@ def test_a_device_that_is_not_here_is_said(tmp_path: Path) -> None:
     done = run("tune", "--", sys.executable, ASK, "ask", cwd=tmp_path, **variables)
     assert done.returncode == 2, done.stderr
     assert "error: cuda: torch has no such device" in done.stderr
-    assert done.stderr.endswith("diode-lut: no table for A GPU (sm_10, 1 SMs): see above\n")
+    end = "diode-lut: no table for A GPU (sm_10, 1 SMs), for the reasons above: tune again when they are gone\n"
+    assert done.stderr.endswith(end)
 
 
 @needs_torch

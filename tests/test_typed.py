@@ -1,7 +1,5 @@
 """What people type for a file: names of tables, ``-``, and files in git's history."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files that another program writes in place while they are read."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

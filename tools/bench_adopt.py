@@ -4,8 +4,6 @@ It adopts this device, times the new table's answers again, and verifies tables:
 its rows swapped at random, and those that are shipped. It prints each exit code and wall time.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import subprocess

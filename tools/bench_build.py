@@ -7,8 +7,6 @@ sets a floor, large tiles are efficient, and every config has its own small bias
 model that always says aten, so that its own time does not count.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import subprocess

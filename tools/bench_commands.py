@@ -3,8 +3,6 @@
 Run with ``make bench``.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -6,8 +6,6 @@ time and that of NVIDIA's assembler, ptxas, are apart. Inductor does that in a p
 graph depends on their number, and on its slowest kernel.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,8 +25,7 @@ import diode_lut
 from tests.fake_cuda import Input, compile_triton, fake_cuda, lower
 
 GEMMS = 32
-TIMES = 5
-"""How often the graph is lowered; the fastest counts."""
+TIMES = 5  # how often the graph is lowered; the fastest counts
 
 NAMES = ("template", "block_m", "block_n", "block_k", "num_stages", "num_warps")
 TILES = (

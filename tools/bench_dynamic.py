@@ -14,8 +14,6 @@ compares the layers of a language model, compiled once with a dynamic number of 
 and without the hook: tokens per second, and the seconds that compiling takes. Both append lines to ``--out``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing
@@ -55,8 +53,7 @@ SIZES = (1, 3, 8, 16, 33, 64, 128, 200, 512, 1024, 2048, 4096)
 WAYS = ("aten", "dynamic", "static")
 ROUNDS = 40
 SLOWER = 0.98
-LAST_S = 60.0
-"""How long compiles that have begun may go on after their time, in seconds."""
+LAST_S = 60.0  # how long compiles that have begun may go on after their time, in seconds
 
 
 def main() -> None:

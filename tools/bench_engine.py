@@ -38,10 +38,8 @@ LOOKUPS = 20_000
 DECISIONS = 2_000
 MODEL = "model"
 PARSE = "parse"
-HIDDEN = (96, 64)
-"""Neurons of the two layers."""
-LEARNED = 16
-"""Learned features of each candidate."""
+HIDDEN = (96, 64)  # neurons of the two layers
+LEARNED = 16  # learned features of each candidate
 IMPORT = """
 import sys, time
 started = time.perf_counter()

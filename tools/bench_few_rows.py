@@ -7,8 +7,6 @@ with other weights, in interleaved rounds with a cold L2 cache; results are comp
 ``tools/pack_joined.py`` makes a dataset of the results.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -34,8 +32,7 @@ from diode_lut.measure.kernels import Kernel, Lowering, Subgraph, lowering
 from diode_lut.problem import GATED, Problem
 from diode_lut.templates.config import Config
 
-AHEAD = 8
-"""Tasks whose kernels are compiled while others are measured."""
+AHEAD = 8  # tasks whose kernels are compiled while others are measured
 
 FEW: tuple[str, ...] = (
     *("2x1024 s3 w4", "4x512 s3 w8", "1x1024 s3 w4", "1x2048 s3 w4", "2x512 s4 w4", "2x1024 s4 w4", "2x2048 s3 w8"),
@@ -158,8 +155,7 @@ def weight(n: int, k: int, layout: str) -> Tensor:
     return drawn.t() if layout == "nt" else drawn
 
 
-Made = list[tuple[str, str, Kernel | Subgraph]]
-"""Kernels that are being compiled, with their group and config."""
+Made = list[tuple[str, str, Kernel | Subgraph]]  # kernels that are being compiled, with their group and config
 
 
 def made(lowered: Lowering, task: Task) -> Made:

@@ -10,8 +10,6 @@ takes about 0.4 s of CPU time to compile. On another GPU, ``--as-on tools/modelb
 measures first those kernels that told most there.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json
@@ -32,8 +30,11 @@ KERNELS, CLAIMS = SCRATCH / "kernels", SCRATCH / "claims"
 USES, TASKS, KNOWN = SCRATCH / "uses.jsonl", SCRATCH / "tasks.json", SCRATCH / "known.json"
 WORTH = SCRATCH / "worth.json"
 
-CAPTURE, COMPILE, MEASURE, REPLAY, MEASURE_ONLY = 0.34, 0.74, 0.80, 0.97, 0.88
-"""When each stage ends at the latest, as parts of the whole time; compiling ends later if nothing is replayed."""
+CAPTURE, COMPILE, MEASURE, REPLAY, MEASURE_ONLY, CAPTURE_WORTH = 0.34, 0.74, 0.80, 0.97, 0.88, 0.2
+"""When each stage ends at the latest, as parts of the whole time; compiling ends later if nothing is replayed.
+
+Capturing ends earlier if the kernels that told most elsewhere come first: many more would be captured than measured.
+"""
 
 REPLAYED = (
     *("minilm", "esm", "t5", "bert", "dinov2", "vit", "deberta", "siglip", "llama-1b", "modernbert", "gpt2", "whisper"),
@@ -96,7 +97,8 @@ def main() -> None:
     KNOWN.write_text(json.dumps(known))
     WORTH.write_text(json.dumps(worth))
     print(f"{len(tasks) + len(kept)} captures", flush=True)
-    parts = (CAPTURE, COMPILE, MEASURE, REPLAY) if kept else (CAPTURE, MEASURE_ONLY, REPLAY, 1)
+    first = CAPTURE if arguments.as_on is None else CAPTURE_WORTH
+    parts = (first, COMPILE, MEASURE, REPLAY) if kept else (first, MEASURE_ONLY, REPLAY, 1)
     ends = [started + arguments.seconds * part for part in parts]
     children: dict[subprocess.Popen[bytes], tuple[str, int]] = {}
 
@@ -170,8 +172,9 @@ def worth_measuring(
     """Programs and variants to be captured, and what each kernel is worth, by another GPU's results.
 
     A kernel is worth what Inductor's first config loses there, by the kernel's share of its programs' time, and the
-    less, the more kernels of its form and sizes are worth more. Programs come first whose kernels are worth most for
-    the time of a capture. Those that are kept away make no rows, and are left out.
+    less, the more kernels of its form and sizes are worth more. Programs come first of which that GPU has no results,
+    then those whose kernels are worth most for the time of a capture. Those that are kept away make no rows, and are
+    left out.
     """
     import zstandard
     from modelbench.corpus import KEPT_AWAY
@@ -204,7 +207,8 @@ def worth_measuring(
         for each in captures
         if each["program"] in names
     }
-    tasks = []
+    tried = {each["program"] for each in records if "program" in each}
+    tasks = [(name, "") for name in names if name not in tried]
 
     def worth_now(task: tuple[str, str]) -> float:
         seconds, kernels = waiting[task]

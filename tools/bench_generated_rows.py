@@ -3,13 +3,12 @@
 ``python tools/bench_generated_rows.py --out results.jsonl`` compiles each program several times with and without the
 setting ``generated``, GEMMs by the table in both, and times all compiles in one process: in CUDA graphs, in turns, with
 a cold L2 cache. By default these are the programs that are kept away from what makes rows. ``--table PATH`` adds a
-label for another table. A program that is named several times is compiled in as many processes, and the summary says
-how many codes there are. ``--read results.jsonl`` prints the summary of results and runs nothing.
+label for another table. ``--dynamic`` marks the batch as dynamic, compiles with the whole batch, and also times a
+quarter of it with the same kernels. A program that is named several times is compiled in as many processes, and the
+summary says how many codes there are. ``--read results.jsonl`` prints the summary of results and runs nothing.
 
 It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time.
 """
-
-from __future__ import annotations
 
 import argparse
 import hashlib
@@ -22,7 +21,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--programs", help="comma-separated names of modelbench.corpus; by default those kept away")
     parser.add_argument("--compiles", type=int, default=2, help="of each label")
     parser.add_argument("--table", type=Path, help="another table, as a third label")
+    parser.add_argument("--dynamic", action="store_true", help="the batch may change")
     parser.add_argument("--workers", type=int, default=5, help="processes for each GPU")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -102,12 +103,14 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     if arguments.table is not None:
         settings[OTHER] = {"generated": True, "tables": [str(arguments.table)]}
     record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "codes": {}, "us": {}}
-    kept, graphs = [], []
+    kept, graphs, fewer = [], [], []
     for _ in range(arguments.compiles):
         for label, of_label in settings.items():
             torch._dynamo.reset()
             workload = build(name, "cuda")
-            module = torch.compile(workload.module, dynamic=False)
+            module = torch.compile(workload.module, dynamic=None if arguments.dynamic else False)
+            if arguments.dynamic:
+                _mark_batch(workload.inputs)
             started = time.monotonic()
             with torch._inductor.utils.fresh_cache(), diode_lut.config.patch(**of_label), _seen() as seen:
                 workload.step(module)
@@ -117,6 +120,12 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
                 record["benchmarks"].setdefault(label, []).append(benchmarks)
                 record["codes"].setdefault(label, []).append(code)
                 graphs.append((label, *captured(_step(workload, module), None)))
+                if arguments.dynamic:
+                    quarter = replace(workload, inputs=tuple(map(_quarter, workload.inputs)))
+                    again = torch._dynamo.config.patch(error_on_recompile=True)
+                    with suppress(torch._dynamo.exc.RecompileError), again:
+                        fewer.append((label, captured(_step(quarter, module), None)[0]))
+                    kept.append((quarter, module))
             kept.append((workload, module))
     errors = Errors(build(name, "cuda"))
     for label, graph, results in graphs:
@@ -125,10 +134,31 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
         errors.add(label, results)
     record["errors"] = errors.by_label
     with alone(Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"):
-        rounds = Bench().rounds([graph.replay for _, graph, _ in graphs], ROUNDS)
-    for (label, *_), column in zip(graphs, rounds.T.tolist(), strict=True):
-        record["us"].setdefault(label, []).append(round(median(column) / 1000, 2))
+        rounds = Bench().rounds(
+            [*(graph.replay for _, graph, _ in graphs), *(graph.replay for _, graph in fewer)], ROUNDS
+        )
+    times = [round(median(column) / 1000, 2) for column in rounds.T.tolist()]
+    for (label, *_), time_of_step in zip(graphs, times, strict=False):
+        record["us"].setdefault(label, []).append(time_of_step)
+    for (label, _), time_of_step in zip(fewer, times[len(graphs) :], strict=True):
+        record.setdefault("quarter", {}).setdefault(label, []).append(time_of_step)
     return record
+
+
+def _mark_batch(inputs: tuple[Any, ...]) -> None:
+    """Let the first size of tensors change."""
+    import torch
+
+    for each in inputs:
+        if isinstance(each, torch.Tensor):
+            torch._dynamo.mark_dynamic(each, 0, min=2)
+
+
+def _quarter(value: Any) -> Any:
+    """A quarter of a batch, at least 2 of it."""
+    import torch
+
+    return value[: max(len(value) // 4, 2)].clone() if isinstance(value, torch.Tensor) else value
 
 
 def _step(workload: Any, module: Any) -> Callable[[], Any]:
@@ -171,10 +201,15 @@ def summarize(records: list[Record]) -> None:
             + f"  two compiles {_apart(without):.3f}, {_apart(rest[0]):.3f}"
             + f"  error {fmean(errors[WITH]) / max(fmean(errors[WITHOUT]), 1e-30):.3f}"
             + f"  benchmarks {sum(record['benchmarks'][WITHOUT])}, {sum(record['benchmarks'][WITH])}"
+            + (f"  a quarter of the batch {_ratio(record, WITH, 'quarter'):.4f}" if "quarter" in record else "")
         )
     for label in labels:
         ratios = [_ratio(record, label) for record in done]
         print(f"{label}: geometric mean of {len(done)} {exp(fmean(map(log, ratios))):.4f}, greatest {max(ratios):.4f}")
+    quarters = [_ratio(record, WITH, "quarter") for record in done if "quarter" in record]
+    if quarters:
+        mean = exp(fmean(map(log, quarters)))
+        print(f"a quarter of the batch: geometric mean {mean:.4f}, greatest {max(quarters):.4f}")
     for label in (WITHOUT, *labels):
         last = sum(record["seconds"][label][-1] for record in done)
         benchmarks = sum(sum(record["benchmarks"][label]) for record in done)
@@ -191,8 +226,8 @@ def summarize(records: list[Record]) -> None:
             print(record["program"], record["failed"])
 
 
-def _ratio(record: Record, label: str) -> float:
-    times: dict[str, list[float]] = record["us"]
+def _ratio(record: Record, label: str, size: str = "us") -> float:
+    times: dict[str, list[float]] = record[size]
     return median(times[label]) / median(times[WITHOUT])
 
 

@@ -5,8 +5,6 @@ inside it without Inductor's own handler, which the hook asks. The median of all
 shows about the same. A Triton choice is made by Inductor as well, and has no figure to reach.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time
@@ -39,8 +37,7 @@ TRITON |= {"group_m": 8, "num_stages": 3, "num_warps": 4}
 ROWS: dict[str, dict[str, Any]] = {"aten": {"template": "aten"}, "triton": TRITON}
 
 
-OTHERS = ("medium", "heavy")
-"""Classes of epilogues of which relu is none."""
+OTHERS = ("medium", "heavy")  # classes of epilogues of which relu is none
 
 
 def main() -> None:

@@ -16,8 +16,6 @@ float32. Each task is a line of the results as soon as it is done; those that ar
 out.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import multiprocessing

@@ -6,8 +6,6 @@ appended to the file ``--out``; what it already has is not measured again. ``--t
 picture.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

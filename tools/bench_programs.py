@@ -6,8 +6,6 @@ program is up. Results are appended to ``--out``, a JSON line for each program; 
 ``--table`` prints them, ``--draw`` makes a picture.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -15,8 +15,6 @@ only compiles QuACK's kernels into QUACK_CACHE_DIR, with all CPUs and without a 
 It needs the package quack-kernels, uses all GPUs and ends in time. ``--device cpu`` tries it out without a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json
@@ -40,17 +38,10 @@ Call = Callable[[Operands], Any]
 
 SCRATCH = Path(os.environ.get("QUACK_SCRATCH", "/tmp/bench-quack"))
 ROUNDS, LAST_ROUNDS = 5, 40
-FINALISTS = 4
-"""Number of QuACK's kernels that are timed again: the fastest in each of both ways."""
-
-LAUNCHES = 8
-"""Minimum number of launches in a CUDA graph, each with other operands."""
-
-ROTATED = 256 << 20
-"""Minimum size of all these operands together, in bytes: five times the L2 cache."""
-
-HANGS = 200
-"""Seconds without a sign of life after which a process is ended."""
+FINALISTS = 4  # number of QuACK's kernels that are timed again: the fastest in each of both ways
+LAUNCHES = 8  # minimum number of launches in a CUDA graph, each with other operands
+ROTATED = 256 << 20  # minimum size of all these operands together, in bytes: five times the L2 cache
+HANGS = 200  # seconds without a sign of life after which a process is ended
 
 TRITON = {
     "max_autotune": True,

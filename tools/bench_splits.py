@@ -8,8 +8,6 @@ split and with each of PARTS, and times all of them in one process: in CUDA grap
 It uses all GPUs, ends in time, and needs PyTorch 2.11.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

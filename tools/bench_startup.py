@@ -3,8 +3,6 @@
 Run with ``make bench``. Python starts with and without the file in random order, and the medians are compared.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

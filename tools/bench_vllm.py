@@ -30,11 +30,12 @@ from select import select
 from statistics import median
 from typing import Any
 
-from modelbench.real_turns import answered
+from modelbench.real_turns import ERROR, answered
 from modelbench.records import Record, append, read
 from modelbench.scheduling import ROOT
 from modelbench.vllm_start import DECODED, MODELS
 
+from diode_lut.programs.times import change_of
 from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
 
 PLUGIN = "diode_lut"
@@ -42,8 +43,7 @@ WITHOUT, WITH = "without", "with"
 STARTS = ("cold", "warm")
 SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
 TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
-CHECKED = 8
-"""Sequences whose greedy tokens are compared."""
+CHECKED = 8  # sequences whose greedy tokens are compared
 LONGEST_START_S = 300.0
 
 
@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="measurements of each task in a pair")
     parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="pairs that start at once on a GPU")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of an engine")
     parser.add_argument("--arguments", type=json.loads, default={}, metavar="JSON", help="for vllm.LLM")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next run continues")
@@ -98,7 +99,7 @@ class Benchmark:
         width = self.options.tensor_parallel
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         gpus = named.split(",") if named else [str(index) for index in range(self.options.gpus)]
-        lanes = [gpus[begin : begin + width] for begin in range(0, self.options.gpus, width)]
+        lanes = [gpus[begin : begin + width] for begin in range(0, self.options.gpus, width)] * self.options.at_once
         with ThreadPoolExecutor(len(lanes)) as pool:
             codes = [*pool.map(lambda lane: self._lane(lane), lanes)]
         return max(codes) if 1 not in codes else 1
@@ -135,6 +136,7 @@ class Benchmark:
             for way in ways:
                 engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
                 record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
+                record[way]["compile_s"] = engines[way].compile_s()
             record["apart"] = _apart(*(engines[way].ask(f"check {CHECKED}", 60.0) for way in (WITHOUT, WITH)))
             if number < self.options.throughput_pairs and start == STARTS[-1]:
                 record["seconds"] = dict(self._turns(engines, ways))
@@ -232,6 +234,11 @@ class _Engine:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def compile_s(self) -> float | None:
+        """The seconds of ``torch.compile`` that vLLM's log has for the last start; None if it has none."""
+        found = re.findall(r"torch\.compile took ([\d.]+) s in total", self._log.read_text(errors="replace"))
+        return float(found[-1]) if found else None
+
     def ended(self) -> bool:
         """Whether the process has ended or is about to."""
         with suppress(subprocess.TimeoutExpired):
@@ -284,39 +291,55 @@ def _line_of(record: Record) -> str:
     if "failed" in record:
         return f"{name}: failed: {record['failed']}"
     parts = [f"start {record[WITHOUT]['start_s']:.1f} s, {record[WITH]['start_s']:.1f} s with"]
+    parts.append(f"torch.compile {record[WITHOUT]['compile_s']} s, {record[WITH]['compile_s']} s with")
     for task, seconds in record.get("seconds", {}).items():
         parts.append(f"{task} {median(seconds[WITHOUT]) / median(seconds[WITH]):.3f}")
     return f"{name}: {'; '.join(parts)}; {record['apart']}; {record.get('answered')}"
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Return a table of start-up times, and one of throughput."""
-    by_model: dict[str, list[Record]] = defaultdict(list)
+    """Return a table of start-up times, and one of throughput, for each model and GPU.
+
+    Ratios of starts are geometric means over the pairs, with their 95 % intervals.
+    """
+    groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if "failed" not in record:
             width = record["tensor_parallel"]
-            by_model[record["model"] + (f", {width} GPUs" if width > 1 else "")].append(record)
+            where = f"{width} x " * (width > 1) + record[WITH]["device_name"]
+            groups[f"{where} | {record['model']}"].append(record)
     lines = [
-        "| model | start | starts | seconds without | seconds with | with / without |",
-        "|---|---|---|---|---|---|",
+        "| GPU | model | start | starts | seconds without | with | with / without | torch.compile without | with |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for model, found in by_model.items():
+    for name, found in groups.items():
         for start in STARTS:
-            pairs = [(each[WITHOUT]["start_s"], each[WITH]["start_s"]) for each in found if each["start"] == start]
-            if pairs:
-                without, armed = (median(each) for each in zip(*pairs, strict=True))
-                ratio = median(armed / without for without, armed in pairs)
-                lines.append(f"| {model} | {start} | {len(pairs)} | {without:.1f} | {armed:.1f} | {ratio:.3f} |")
-    lines += ["", "| model | " + " | ".join(TASKS) + " | same tokens | largest difference of log-probabilities |"]
-    lines.append("|---" * (len(TASKS) + 3) + "|")
-    for model, found in by_model.items():
-        cells = [
+            if pairs := [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]:
+                without, armed = ([each["start_s"] for each in way] for way in zip(*pairs, strict=True))
+                compiles = [
+                    [each["compile_s"] for each in way if each.get("compile_s")] for way in zip(*pairs, strict=True)
+                ]
+                cells = [f"{median(without):.1f}", f"{median(armed):.1f}", _slower(without, armed)]
+                cells += [f"{median(seconds):.1f}" if seconds else "" for seconds in compiles]
+                lines.append(f"| {name} | {start} | {len(pairs)} | {' | '.join(cells)} |")
+    lines += ["", "| GPU | model | " + " | ".join(TASKS) + " | same tokens | largest difference of log-probabilities |"]
+    lines.append("|---" * (len(TASKS) + 4) + "|")
+    for name, found in groups.items():
+        throughput = [
             _cell(task, [each["seconds"][task] for each in found if task in each.get("seconds", {})]) for task in TASKS
         ]
-        same, tokens = (sum(each["apart"][name] for each in found) for name in ("same", "tokens"))
+        same, tokens = (sum(each["apart"][field] for each in found) for field in ("same", "tokens"))
         largest = max(each["apart"]["logprobs"] for each in found)
-        lines.append(f"| {model} | {' | '.join(cells)} | {same} of {tokens} | {largest:.3f} |")
+        lines.append(f"| {name} | {' | '.join(throughput)} | {same} of {tokens} | {largest:.3f} |")
     return "\n".join(lines)
+
+
+def _slower(without: Sequence[float], armed: Sequence[float]) -> str:
+    """The ratio of pairs of times, with its interval if there are enough."""
+    if len(without) == 1:
+        return f"{armed[0] / without[0]:.3f}"
+    change = change_of(armed, without, error=ERROR)
+    return f"{change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
 
 
 def _cell(task: str, pairs: Sequence[dict[str, list[float]]]) -> str:
@@ -325,8 +348,11 @@ def _cell(task: str, pairs: Sequence[dict[str, list[float]]]) -> str:
         return ""
     word, count = task.split()
     tokens = int(count) * (DECODED if word == "decode" else 1)
-    without, armed = (median(seconds for pair in pairs for seconds in pair[way]) for way in (WITHOUT, WITH))
-    return f"{tokens / without:,.0f}, {without / armed:.3f}"
+    without, armed = ([seconds for pair in pairs for seconds in pair[way]] for way in (WITHOUT, WITH))
+    if len(without) == 1:
+        return f"{tokens / without[0]:,.0f}, {without[0] / armed[0]:.3f}"
+    change = change_of(without, armed, error=ERROR)
+    return f"{tokens / median(without):,.0f}, {change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
 
 
 if __name__ == "__main__":

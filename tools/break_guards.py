@@ -4,8 +4,6 @@
 every guard in its place, and must pass. No GPU is needed. Ends with 1 if there is a guard that no test misses.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

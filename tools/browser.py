@@ -1,7 +1,5 @@
 """Debian's Chromium without a screen, for pictures of reports and for their tests."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

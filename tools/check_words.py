@@ -4,8 +4,6 @@
 Docstrings are those of modules, classes and functions, and the strings after assignments.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

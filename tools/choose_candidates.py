@@ -7,8 +7,6 @@ NEEDED of them (or all that it has) within NEAR of its best. It writes them to P
 that had no part in the choice: half of the problems, with a choice made from the other half.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sys
@@ -27,8 +25,7 @@ from diode_lut.templates.config import Config
 NEAR = 1.02
 NEEDED = 3
 
-Factors = dict[Config, float]
-"""On one problem: the time of each config over the best time."""
+Factors = dict[Config, float]  # on one problem: the time of each config over the best time
 
 
 def main(paths: list[Path]) -> None:

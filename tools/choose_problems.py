@@ -4,8 +4,6 @@ GEMMs whose best kernel gains most over ``aten`` come first. They come in blocks
 which share compiled kernels, and blocks of all dtypes take turns. GEMMs with an epilogue follow at the end.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,8 +18,7 @@ from diode_lut.measure.problems import BLOCK
 from diode_lut.measure.tasks import Family, family_of
 from diode_lut.problem import NO_EPILOGUE, Problem
 
-Block = list[tuple[float, Problem]]
-"""Problems with the best time over that of aten."""
+Block = list[tuple[float, Problem]]  # problems with the best time over that of aten
 
 
 def main() -> None:

@@ -6,8 +6,6 @@ architecture. Triton says how much shared memory and how many registers each ker
 a line for each kernel, and what is there already is not compiled again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random
@@ -28,12 +26,10 @@ from diode_lut.templates.config import Config
 from diode_lut.templates.template import SomeProblems
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950", "gfx1100")
-SIZES = (16, 32, 64, 128, 4096)
-"""Of M, N and K: those at which the search space changes."""
+SIZES = (16, 32, 64, 128, 4096)  # of M, N and K: those at which the search space changes
 MULTIPROCESSORS = 132
 SPACE = "exhaustive"
-BARRIERS = 128
-"""Bytes that our rules add for barriers, of which some kernels have none."""
+BARRIERS = 128  # bytes that our rules add for barriers, of which some kernels have none
 
 COLUMNS = {
     "kernels": "compiled",

@@ -5,8 +5,6 @@ answer for each GEMM, if a benchmark runs all the same, or if a result is wrong.
 that there is nothing to gain on this machine, or that this machine is too busy to tell.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -26,8 +24,7 @@ from diode_lut.dataset import read_dataset
 WAYS = (("default", False), ("default", True), ("max-autotune", False))
 """The modes of torch.compile to compare, each without or with the table."""
 
-TOO_NOISY = "too noisy to decide"
-"""What ``build`` says where other programs disturb the measurements."""
+TOO_NOISY = "too noisy to decide"  # what ``build`` says where other programs disturb the measurements
 
 NONE_MEASURED, TRIES = "none of the problems could be measured", 3
 """What ``collect`` says if it leaves out all GEMMs, which ends the demo. It leaves out those whose times differ too

@@ -4,8 +4,6 @@
 (DIODE_LUT_TABLES) and where Inductor keeps its caches (TORCHINDUCTOR_CACHE_DIR).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@
 the configs that ``tune`` tries for a generated kernel.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import defaultdict

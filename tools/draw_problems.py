@@ -6,8 +6,6 @@ model's first choice is slow by another's times, or no model answers although th
 so any first part of the file can be measured, and a model's split keeps a random part for testing.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random
@@ -34,17 +32,10 @@ WIDTHS = (
 """Widths of layers."""
 
 HEADS = (8, 12, 16, 32, 40, 64, 96, 128, 160, 192, 256, 384, 512)
-HEAD_WIDTHS = (16, 24, 32, 40, 48, 64, 72, 80, 96, 128)
-"""Heads of all batches, and their widths."""
-
-MOST_OPERATIONS = 6e11
-"""A larger GEMM takes long to measure."""
-
-DRAWN = 4
-"""Number of problems drawn for each that is written."""
-
-Draw = Callable[[random.Random], tuple[str, str, int, int, int, int]]
-"""Draws op, layout, and sizes b, m, n, k."""
+HEAD_WIDTHS = (16, 24, 32, 40, 48, 64, 72, 80, 96, 128)  # heads of all batches, and their widths
+MOST_OPERATIONS = 6e11  # a larger GEMM takes long to measure
+DRAWN = 4  # number of problems drawn for each that is written
+Draw = Callable[[random.Random], tuple[str, str, int, int, int, int]]  # draws op, layout, and sizes b, m, n, k
 
 
 def between(draw: random.Random, low: int, high: int) -> int:

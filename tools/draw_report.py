@@ -3,8 +3,6 @@
 Run it with ``python tools/draw_report.py`` after a change of the page or the table; it needs Debian's Chromium.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -33,20 +33,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-PATIENCE_S = 120.0
-"""Seconds after the end of its time after which a process that is still busy with a case is killed."""
-
-EVERY = 20
-"""Cases after which a line of counts is printed."""
-
-OPS = ("attention", "generated", "grouped", "scaled")
-"""The kinds of cases that need a GPU, or one that is not there."""
+PATIENCE_S = 120.0  # seconds after the end of its time after which a process that is still busy with a case is killed
+EVERY = 20  # cases after which a line of counts is printed
+OPS = ("attention", "generated", "grouped", "scaled")  # the kinds of cases that need a GPU, or one that is not there
 
 Report = dict[str, Any]
 """What a worker says about a case: its ``number``, a ``status`` (first ``begun``, then an Outcome's), a ``detail``."""
 
-NO_MORE = ("begun", "fault")
-"""The last status of a worker whose process or GPU a case has put an end to."""
+NO_MORE = ("begun", "fault")  # the last status of a worker whose process or GPU a case has put an end to
 
 
 def main() -> int:

@@ -4,8 +4,6 @@ Only the errors that diode_lut raises on purpose may come out, soon, and in boun
 ``python tools/fuzz_readers.py --bytes 100_000_000 --seed 7 table``; ``--replay table:7:1234`` repeats one run.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import resource
@@ -24,11 +22,8 @@ from readers import Reader, readers
 
 from diode_lut.errors import DiodeLutError
 
-SECONDS = 20
-"""That a single file may take: a hundred times what it does on an idle machine."""
-
-MEMORY = 4 << 30
-"""Bytes of address space that the whole process may have."""
+SECONDS = 20  # that a single file may take: a hundred times what it does on an idle machine
+MEMORY = 4 << 30  # bytes of address space that the whole process may have
 
 
 def main() -> int:

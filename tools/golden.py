@@ -8,8 +8,6 @@ corners of every row and the problems just outside of them, problems drawn at ra
 change. The hardware is the H200 and the H100.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +31,12 @@ from diode_lut.table.format import key_text
 
 TABLES = Path(__file__).parents[1] / "tables"
 HARDWARE = ("nvidia-h200", "nvidia-h100")
-DRAWN, DYNAMIC = 100_000, 200
-"""Numbers of problems that are drawn at random, and of those whose sizes may change."""
+DRAWN, DYNAMIC = 100_000, 200  # numbers of problems that are drawn at random, and of those whose sizes may change
 
 LEFT_OUT = (*GENERATED, *TOGETHER)
 """Ops that are not asked about: their rows are good on average, and other timings make other rows."""
 
-CONFIGS = 3
-"""Number of configs of an answer that are compared; the first of them is what runs."""
+CONFIGS = 3  # number of configs of an answer that are compared; the first of them is what runs
 
 Ask = Callable[[Sources], str]
 

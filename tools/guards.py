@@ -15,8 +15,6 @@ this stays so:
 - CUDA graphs, and backward passes, compiled in autograd's threads (tests/gpu/test_hook.py): see "new-threads".
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from kernel_guards import (

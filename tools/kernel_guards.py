@@ -1,7 +1,5 @@
 """The guards of what a row decides for one GEMM: which problem it is, and which kernels may compute it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from source_changes import FALSE, NONE, RAISES, TRUE, Instead, Without
@@ -174,10 +172,10 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.hook.joined": {
         "joined-a": ("_identity", Instead("lambda argument: 0"), JOINED + "test_others_stay_apart"),
         "joined-b": ("_are_ready", TRUE, JOINED + "test_others_stay_apart"),
-        "joined-bias": ("_product", Without("bias"), JOINED + "test_others_stay_apart"),
-        "joined-factors": ("_product", Without("kwargs"), JOINED + "test_others_stay_apart"),
+        "joined-bias": ("product_of", Without("bias"), JOINED + "test_others_stay_apart"),
+        "joined-factors": ("product_of", Without("kwargs"), JOINED + "test_others_stay_apart"),
         "joined-concatenation": ("is_concatenated", FALSE, JOINED + "test_others_stay_apart"),
-        "joined-sizes-change": ("_product", Without("numbers"), JOINED + "test_sizes_that_may_change_stay_apart"),
+        "joined-sizes-change": ("product_of", Without("numbers"), JOINED + "test_sizes_that_may_change_stay_apart"),
         "joined-in-place": (
             "_with_the_same_a",
             Without("writes"),

@@ -1,7 +1,5 @@
 """Files that are almost what they were: changes drawn at random, in bytes, in tokens, and in values of documents."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -5,8 +5,6 @@ tables/nvidia-h100.json --date 2026-11-27`` reads the file of bench_generated.py
 the same problem are records of this problem. Kernels of models that are kept away are left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -7,8 +7,6 @@ time of the best kernels apart, for ``swiglu`` with a kernel for the activation.
 timed in the last rounds. Times of the others are from the first rounds, scaled by the ratio of these.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Everything that reads files, each with good files to begin with, and what is done with a file that was read."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -69,8 +67,7 @@ class Reader(NamedTuple):
 
     use: Callable[[Path], object]
     seeds: list[bytes]
-    wrap: Callable[[bytes], bytes] = bytes
-    """Makes the file of what was changed."""
+    wrap: Callable[[bytes], bytes] = bytes  # makes the file of what was changed
 
 
 def readers(directory: Path) -> dict[str, Reader]:

@@ -5,8 +5,6 @@ in tests, and in what they test, before a GPU is there. A test takes seconds to 
 CUDA graphs, events, faults of kernels, benchmarks that Inductor counts, and the rounding of float32 to float8.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ The decisions are made as for a dynamic M that is bounded by the family's, with 
 Run ``python tools/score_dynamic.py TABLE MODEL DATASET...``.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import defaultdict
@@ -27,11 +25,8 @@ from diode_lut.problem import Problem
 from diode_lut.table import read_table
 from diode_lut.templates.config import ATEN, Config
 
-Family = Mapping[int, Mapping[Config, float]]
-"""Per M the times of configs over that of aten."""
-
-_Choose = Callable[[Problem, Family], Mapping[int, Config]]
-"""The config for each M of a family."""
+Family = Mapping[int, Mapping[Config, float]]  # per M the times of configs over that of aten
+_Choose = Callable[[Problem, Family], Mapping[int, Config]]  # the config for each M of a family
 
 
 def main(table: str, model: str, *datasets: str) -> None:

@@ -7,8 +7,6 @@ program's score is the geometric mean of time over the best time measured, weigh
 ``--without`` also scores the model without each group of features.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -30,22 +28,19 @@ from diode_lut.problem import Problem
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
 
-FOLDS = 8
-"""The parts by family. The next part are the models that are kept away."""
+FOLDS = 8  # The parts by family. The next part are the models that are kept away
 
 DATA = Path(__file__).parent / "modelbench" / "generated-nvidia-h100.jsonl.zst"
 HARDWARE = Hardware("NVIDIA H100", "sm_90", 132)
 Record = dict[str, Any]
-Picks = npt.NDArray[np.int64]
-"""The number of a config, by fold and kernel."""
+Picks = npt.NDArray[np.int64]  # the number of a config, by fold and kernel
 
 SCALE = {"x": 0.3, "y": 0.3, "r": 1, "inner": 2, "outer": 2, "load": 0.3, "store": 0.3, "reduction": 0.5, "loops": 0.5}
 SCALE |= {"per element": 0.7, "score x": 1, "score y": 1, "exp": 0.5, "padded": 1}
 """By how much features set kernels apart, for their nearest."""
 
 
-WIDTH = 96
-"""Of the two hidden layers of a network."""
+WIDTH = 96  # of the two hidden layers of a network
 
 
 class Data:

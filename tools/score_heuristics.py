@@ -8,8 +8,6 @@ or answers with a config without a time, counts as ``aten``. All is printed agai
 trained on. It needs ``nvidia-matmul-heuristics``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +25,7 @@ from diode_lut.templates.config import ATEN, Config
 COUNTS = (1, 2, 4)
 SLOWER = 0.97
 
-Times = Mapping[Problem, Mapping[Config, float]]
-"""In nanoseconds."""
+Times = Mapping[Problem, Mapping[Config, float]]  # in nanoseconds
 
 
 def main(paths: Sequence[str]) -> None:

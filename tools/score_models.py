@@ -6,8 +6,6 @@ datasets' GPU, and that know some of the GEMMs; of two, the second answers where
 counts as ``aten``; a GEMM whose answer was not timed is left out.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence
@@ -23,8 +21,7 @@ from diode_lut.model import TRAIN
 from diode_lut.settings import MODEL
 from diode_lut.templates.config import ATEN, Config
 
-SLOWER = math.log(1.03)
-"""Of the time of an answer over that of aten, from which on the answer counts as slower."""
+SLOWER = math.log(1.03)  # of the time of an answer over that of aten, from which on the answer counts as slower
 
 
 def main(paths: Sequence[str]) -> None:

@@ -3,8 +3,6 @@
 A model that is trained on sweeps can hardly be better. Run ``python tools/score_sweeps.py DATASET...``.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import defaultdict

@@ -11,8 +11,6 @@ because the sweep left them out. They are counted in two ways: as off by as much
 timed, drawn at random; or, which is surely too few, as not off at all.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random
@@ -32,11 +30,8 @@ from diode_lut.templates.config import BASELINES, Config, baseline
 
 TABLE = Path(__file__).parent.parent / "tables" / "nvidia-h200.json"
 AFTERWARDS = TABLE.parent / "datasets" / "afterwards" / "nvidia-h200.msgpack.zst"
-TABLES = 20
-"""Number of bad tables."""
-
-Gains = dict[Problem, dict[Config, float]]
-"""Over the op's baseline, for each config that was timed."""
+TABLES = 20  # number of bad tables
+Gains = dict[Problem, dict[Config, float]]  # over the op's baseline, for each config that was timed
 
 
 def main() -> None:

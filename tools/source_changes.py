@@ -1,7 +1,5 @@
 """Changes of what a function does, made in the source of its module and found by names, however the code is worded."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -66,8 +64,7 @@ class Without(NamedTuple):
 TRUE, FALSE, NONE = (Instead(f"lambda *_, **__: {value}") for value in (True, False, None))
 RAISES = Instead("lambda *given: (_ for _ in ()).throw(given[-1] if given else RuntimeError())")
 """Raises the last argument where that is an error, else a RuntimeError."""
-UNREGISTERED = Instead("lambda function: function")
-"""Replaces a decorator that registers a function."""
+UNREGISTERED = Instead("lambda function: function")  # replaces a decorator that registers a function
 
 
 class Guard(NamedTuple):

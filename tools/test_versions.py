@@ -6,8 +6,6 @@ libraries that it asks for are left out: the CUDA runtime is installed, the othe
 nothing in them is called where there is no GPU.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -24,8 +22,7 @@ TESTS = (
     *("tests/hook", "tests/interpreter", "tests/compile_check", "tests/measure", "tests/templates"),
     *("tests/test_import.py", "tests/test_post_import.py", "tests/test_hardware.py", "tests/test_compare.py"),
 )
-RUNTIME = "nvidia-cuda-runtime==13.5.37"
-"""For CUDA 13; a newer one serves PyTorch built for an older one as well."""
+RUNTIME = "nvidia-cuda-runtime==13.5.37"  # for CUDA 13; a newer one serves PyTorch built for an older one as well
 
 
 class Release(NamedTuple):

@@ -3,8 +3,6 @@
 ``python tools/write_problem_sets.py`` writes attention.json, grouped.json and int8.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import product
@@ -55,8 +53,7 @@ def int8() -> Iterator[Problem]:
                 yield Problem.of("int_mm", m, n, k, dtype=INT8, layout="nt", epilogue=epilogue)
 
 
-_GROUPED_ROWS = (64, 256, 1024, 4096, 16384)
-"""Tokens times experts of a token, together for all experts."""
+_GROUPED_ROWS = (64, 256, 1024, 4096, 16384)  # tokens times experts of a token, together for all experts
 
 
 class _Experts(NamedTuple):
@@ -87,12 +84,10 @@ def grouped() -> Iterator[Problem]:
                 yield Problem.of("grouped_mm", rows, n, k, dtype="bfloat16", layout=layout, b=experts)
 
 
-HEAD_DIMS = (64, 128, 96, 256, 192)
-"""Numbers of elements of a head, the most usual first."""
+HEAD_DIMS = (64, 128, 96, 256, 192)  # numbers of elements of a head, the most usual first
 
 _LENGTHS = (4096, 1024, 8192, 2048, 512, 128, 32768)
-_TOKENS = 16384
-"""Number of queries of all batches together, if a sequence has fewer."""
+_TOKENS = 16384  # number of queries of all batches together, if a sequence has fewer
 
 _HEADS = 16
 _LARGEST_BATCH = 16
@@ -143,8 +138,7 @@ def _attention(
     return Problem.of(op, m, n, k, dtype="bfloat16", layout="nt", variant=variant, b=b, h=h, g=g, v=v)
 
 
-SETS = {"attention": attention, "grouped": grouped, "int8": int8}
-"""The sets by name of the file."""
+SETS = {"attention": attention, "grouped": grouped, "int8": int8}  # the sets by name of the file
 
 
 if __name__ == "__main__":

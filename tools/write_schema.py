@@ -4,8 +4,6 @@ The schema of receipts keeps its structure and gets the names that the code has.
 tunable, a tier, a limit or a text: ``python tools/write_schema.py``.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin

@@ -35,20 +35,11 @@ from diode_lut.table.lookup import Neighbours
 from diode_lut.table.row import coverage, is_point
 from diode_lut.templates.config import BASELINES, Config, baseline
 
-EPSILON = 0.02
-"""Fraction by which a table's choice may be slower than the best measured config."""
-
-NOISE = 0.01
-"""Times that differ by no more than this fraction count as equal."""
-
-MAX_PROBLEMS = 100_000
-"""Maximum number of problems of a table: the time to build it grows with their square."""
-
-RUNNERS_UP = 2
-"""Maximum number of configs after the winner of a row."""
-
-NEAR = 1.1
-"""Time over the best time up to which a config may be a runner-up."""
+EPSILON = 0.02  # fraction by which a table's choice may be slower than the best measured config
+NOISE = 0.01  # times that differ by no more than this fraction count as equal
+MAX_PROBLEMS = 100_000  # maximum number of problems of a table: the time to build it grows with their square
+RUNNERS_UP = 2  # maximum number of configs after the winner of a row
+NEAR = 1.1  # time over the best time up to which a config may be a runner-up
 
 CLEAR = 1.1
 """Least gain over the baseline, on each of its problems, of a config of a row for several problems.
@@ -58,15 +49,11 @@ rows for Triton kernels answered for 166 of these, and one was slower than ``ate
 of 308, by up to 50 %. With half the reach instead, it was 4 of 186, by up to 21 %.
 """
 
-BY_RANGES = (*GENERATED, *TOGETHER)
-"""The ops with rows that are good on average for ranges of sizes."""
+BY_RANGES = (*GENERATED, *TOGETHER)  # the ops with rows that are good on average for ranges of sizes
 
 
 class Pruning(NamedTuple):
-    """The model to which rows are left: its first choices, and its name for the table's provenance.
-
-    ``choose`` returns the model's first choice for a problem, or None if the model is not sure enough.
-    """
+    """The model to which rows are left: ``choose`` returns its sure first choice or None, ``name`` is its name."""
 
     choose: Callable[[Problem], Config | None]
     model: str
@@ -219,10 +206,7 @@ def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, pre
 def _answering(
     built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
 ) -> dict[Entry, list[int]]:
-    """Return the built rows with the numbers of the problems for which each answers, without those that have none.
-
-    Generated kernels and joined matmuls are left out: their rows are good on average, not for each problem.
-    """
+    """Return the built rows with the numbers of their problems, except for rows that answer none or are averages."""
     table = Table(hardware, [*kept, *_without(built, kept)])
     answered: defaultdict[Entry, list[int]] = defaultdict(list)
     for number, problem in enumerate(measurements.problems):
@@ -385,10 +369,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
 
 
 def _best_padded(row: BuiltRow, measurements: Measurements, padded: Costs) -> Candidate:
-    """Return the best padded config among those timed at most problems of the row.
-
-    The last stage of a collection times only the best padded config of each problem, and these may differ.
-    """
+    """Return the best padded config among those timed at most problems of the row, which may have different ones."""
     timed = defaultdict(list)
     for problem in row.problems:
         for number in padded[problem]:

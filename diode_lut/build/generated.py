@@ -26,37 +26,24 @@ from diode_lut.problem import JOINED, MAX_SIZE, OP_SIZES, SPLIT, TOGETHER, Probl
 from diode_lut.table import Candidate, Entry, Range
 from diode_lut.templates.config import DEFAULT, Config
 
-Losses = npt.NDArray[np.float64]
-"""By problem and config: the logarithm of time over the best time, NaN if it was not measured."""
-
-LEAST_PROBLEMS = 2
-"""Minimum number of problems of a part."""
-
-LEAST_SAVING = 0.2
-"""Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise."""
-
-WORST_LOSS = 1.0
-"""Larger losses count as this: such a config is out of the question, by however much."""
+Losses = npt.NDArray[np.float64]  # by problem and config: log of time over the best time, NaN if not measured
+LEAST_PROBLEMS = 2  # minimum number of problems of a part
+LEAST_SAVING = 0.2  # Minimum loss, summed over its problems, that a division of a part saves. Lower, rows follow noise
+WORST_LOSS = 1.0  # larger losses count as this: such a config is out of the question, by however much
 
 LEAST_SHARE = 0.95
 """Minimum share of a part's problems that were measured with its config. Kernels differ more than their problems tell,
 so a config that few were measured with may take several times as long with the others."""
 
-LEAST_SHARE_TOGETHER = 0.8
-"""The same of TOGETHER, whose time follows from their sizes."""
-
-OTHER_FORM = 0.01
-"""Minimum mean loss that the other form of a reduction must save where both were measured."""
+LEAST_SHARE_TOGETHER = 0.8  # the same of TOGETHER, whose time follows from their sizes
+OTHER_FORM = 0.01  # minimum mean loss that the other form of a reduction must save where both were measured
 
 OF_FUSIONS = 0.1
 """Minimum mean loss that another split of a reduction saves than Inductor's, because a split also decides what is fused
 with the reduction. With 0.03, a training step of a Llama took 0.7 % longer."""
 
-OF_TOGETHER = 0.05
-"""The same of TOGETHER, into which nothing is fused, and of which few sizes were measured."""
-
-CLEARLY_FASTER = 0.02
-"""Minimum mean loss that a row for a single problem saves."""
+OF_TOGETHER = 0.05  # the same of TOGETHER, into which nothing is fused, and of which few sizes were measured
+CLEARLY_FASTER = 0.02  # minimum mean loss that a row for a single problem saves
 
 
 class _Area(NamedTuple):
@@ -79,10 +66,7 @@ class _Kernels(NamedTuple):
         return "" if DEFAULT in self.configs else config.template
 
     def bests(self, numbers: npt.NDArray[np.intp]) -> list[tuple[int, float]]:
-        """Return the best config of each form, by number, and its summed loss on the problems of the form.
-
-        The form of most problems comes first.
-        """
+        """Return the best config of each form, by number, and its summed loss; the form of most problems first."""
         losses = self.losses[numbers]
         by_form: dict[str, list[int]] = {}
         for place, config in enumerate(self.configs):
@@ -111,10 +95,7 @@ def _means(losses: Losses, share: float) -> Losses:
 
 
 def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
-    """Return the rows for generated kernels and TOGETHER, by problems with each config's time.
-
-    Each problem counts for itself, as the kernels of a problem differ.
-    """
+    """Return the rows for generated kernels and TOGETHER, by problems with each config's time. Kernels count singly."""
     by_kind: defaultdict[tuple[object, ...], list[tuple[Problem, Mapping[Config, float]]]] = defaultdict(list)
     for problem, times in sorted(measured, key=lambda each: (each[0], sorted(each[1].items()))):
         by_kind[problem.kind].append((problem, times))
@@ -129,10 +110,7 @@ def rows_of_kernels(measured: Times, hardware: Hardware) -> list[Entry]:
 def kernel_rows(
     problems: Sequence[Problem], times: Sequence[Mapping[Config, float]], expected: KernelModel | None = None
 ) -> list[Entry]:
-    """Return the rows for the problems of one kind. ``times`` has each config's time on each problem.
-
-    A form that was not measured has the config that is expected to lose least.
-    """
+    """Return the rows of one kind, by each config's time on each problem; ``expected`` is for forms not measured."""
     op, dtype, layout, align, _, variant = problems[0].kind
     with_default, margin = op in (SPLIT, *TOGETHER), OF_TOGETHER if op in TOGETHER else OF_FUSIONS
     configs = sorted({config for each in times for config in each if config != DEFAULT or with_default})
@@ -225,10 +203,7 @@ def _divided(measured: _Kernels, part: _Area) -> Iterator[_Area]:
 
 
 def _forms(measured: _Kernels, numbers: npt.NDArray[np.intp]) -> list[int]:
-    """Return the best config of each form, by number.
-
-    The form of most problems goes first, unless another is faster on the problems with both.
-    """
+    """Return the best config of each form, by number: the form of most problems first, unless another is faster."""
     order = [place for place, _ in measured.bests(numbers)]
     both = measured.losses[numbers][:, order]
     both = both[~np.isnan(both).any(axis=1)]

@@ -1,7 +1,4 @@
-"""All timings of all datasets, combined to a time for each config on each problem.
-
-On a CPU, records are judged first: times of a busy machine are noise.
-"""
+"""All timings of all datasets, combined to a time for each config on each problem. CPU records are judged first."""
 
 from __future__ import annotations
 
@@ -80,15 +77,11 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
 
 
 MAX_TIMINGS = 5_000_000
-MAX_PROBLEMS = 500_000
-"""Maximum numbers that are combined, in less than a gigabyte."""
+MAX_PROBLEMS = 500_000  # maximum numbers that are combined, in less than a gigabyte
 
 
 class Columns:
-    """Collects records in a few bytes a timing: numbers of problem and config, stage, nanoseconds, and aten's time.
-
-    DatasetError for more than MAX_TIMINGS, or records of more than ``most`` problems.
-    """
+    """Collects records in a few bytes a timing. DatasetError for more than MAX_TIMINGS, or ``most`` problems."""
 
     def __init__(self, most: int = MAX_PROBLEMS) -> None:
         self._most = most
@@ -258,22 +251,16 @@ def measurements_of(records: Iterable[Record]) -> Measurements:
     return measurements
 
 
-MAX_GAIN = 30.0
-"""Largest gain over aten that is believed. If it is larger, aten was interrupted, or the kernel did nothing."""
-
-MAX_SPREAD = 5.0
-"""If the times of a kernel, without a quarter at each end, differ by this factor, it did not have the device alone."""
+MAX_GAIN = 30.0  # largest gain over aten that is believed: beyond, aten was interrupted, or the kernel did nothing
+MAX_SPREAD = 5.0  # if the middle half of a kernel's times differs by this factor, it did not have the device alone
 
 MAX_ROOFLINES = 100.0
 START_NS, START_ON_CPU_NS = 1e6, 1e7
 """With the baseline or the best kernel, a GEMM takes at most this many times the least possible time, and this much
 more to start. Of 25,000 GEMMs on H100 and H200 a single GEMM took more, and it had been disturbed."""
 
-_ENOUGH = 3
-"""Number of times of a config that show its spread."""
-
-_MAX_SHARE, _MANY = 0.5, 3
-"""No table is built if at least _MANY problems, and more than this share of all, are too noisy to decide."""
+_ENOUGH = 3  # number of times of a config that show its spread
+_MAX_SHARE, _MANY = 0.5, 3  # too noisy for a table: at least _MANY problems, and more than this share of all
 
 
 class Judged(NamedTuple):
@@ -321,10 +308,7 @@ def _spreads(records: Iterable[Record]) -> dict[Config, _Spread]:
 
 
 def doubt(record: Record, hardware: Hardware) -> str:
-    """Return the reason why the times of a record cannot be true, or an empty text.
-
-    Only the baseline and the best config are looked at: others may be as slow as they like.
-    """
+    """Return why the times of a record's baseline and best config cannot be true, or an empty text."""
     spreads = _spreads([record])
     best = min(spreads.values(), key=lambda each: each.middle, default=None)
     least = None if record.problem.op in (*ATTENTION, *GENERATED) else roofline_ns(record.problem, hardware)

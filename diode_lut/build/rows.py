@@ -24,27 +24,17 @@ from diode_lut.build.measurements import Array
 from diode_lut.problem import ATTENTION, GROUPED, MAX_SIZE, SIZE_FIELDS
 from diode_lut.table import Range
 
-Point = tuple[int, ...]
-"""``Problem.sizes``: the sizes of the op."""
-
-Ranges = tuple[Range, ...]
-"""The range of each size."""
-
-Costs = Sequence[Mapping[int, float]]
-"""For each problem, by its number, configs by theirs, with their times over the best time, or costs."""
+Point = tuple[int, ...]  # ``Problem.sizes``: the sizes of the op
+Ranges = tuple[Range, ...]  # the range of each size
+Costs = Sequence[Mapping[int, float]]  # by problem: configs by number, with their times over the best, or costs
 
 REACH = 8
 """Maximum of largest size over smallest in a box, multiplied over all axes: M, N and K may double. Nothing is known
 between measured problems further apart, so no row covers it."""
 
-_STRIDE = 256
-"""Number of problems compared with others at a time, which bounds the memory."""
-
-_SLACK = 1e-3
-"""Maximum error of logarithms of extents in single precision."""
-
-_SAME = 1e-9
-"""Volumes count as the same if they differ by a smaller fraction: as floating-point numbers they are not exact."""
+_STRIDE = 256  # number of problems compared with others at a time, which bounds the memory
+_SLACK = 1e-3  # maximum error of logarithms of extents in single precision
+_SAME = 1e-9  # volumes count as the same if they differ by a smaller fraction: floating-point numbers are not exact
 
 
 class RowGroup(NamedTuple):
@@ -110,10 +100,7 @@ def few_rows(group: RowGroup, costs: Costs) -> list[BuiltRow]:
 
 
 class _Merger:
-    """The rows of a group, as arrays with room for more.
-
-    ``owner`` has the row of each problem, and ``serving`` the configs allowed for all problems of a row.
-    """
+    """The rows of a group: ``owner`` has each problem's row, ``serving`` configs allowed for all problems of a row."""
 
     def __init__(self, group: RowGroup) -> None:
         self._problems = list(group.problems)
@@ -255,8 +242,7 @@ def _extent(low: Array, high: Array) -> Array:
     return extent
 
 
-_MOST = 65_535
-"""Maximum number of batches, and of heads, for which Inductor's kernels for attention can be launched."""
+_MOST = 65_535  # maximum number of batches, and of heads, for which Inductor's kernels for attention can be launched
 
 
 class _WideSizes(NamedTuple):
@@ -277,15 +263,11 @@ _SIZES = {
     **dict.fromkeys(GROUPED, _WideSizes("m", ("b", "n", "k"), between=True)),
 }
 
-WIDE = tuple(_SIZES)
-"""The ops with wide rows."""
+WIDE = tuple(_SIZES)  # the ops with wide rows
 
 
 class _Length(NamedTuple):
-    """The problems of a length: their numbers of rows or queries, and the configs not slower on any of them.
-
-    ``least`` has the sizes with a least value, from the problem with the smallest product of these.
-    """
+    """A length's problems, by rows or queries, the configs not slower on any of them, and sizes with a least value."""
 
     length: int
     queries: frozenset[int]

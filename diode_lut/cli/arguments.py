@@ -7,29 +7,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from diode_lut import errors
 from diode_lut.cli.output import MAX_BYTES, STANDARD, progress_bars, say
-from diode_lut.errors import (
-    BROKEN_IMPORT,
-    OPS_OF_LAYERS,
-    CollectError,
-    DatasetError,
-    HardwareError,
-    ProblemError,
-    SettingError,
-    TableError,
-    as_command,
-    dtype_of,
-    install_command,
-    op_of,
-    printable,
-    size_of,
-    variant_of,
-)
 from diode_lut.files import read_at_most, require_writable, tables_directory
 from diode_lut.hardware import KNOWN, Hardware, detect_hardware, gpus_of, slug
 from diode_lut.problem import DTYPES, EPILOGUES, LAYOUTS, MAX_SIZE, NAMED_VARIANTS, OPS, VARIANTS, WITHOUT_CHOICE
@@ -58,30 +43,29 @@ class _Spelled(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Name Inductor's ops for a layer, the close choices and the variants of an op. For float64 there is none."""
-        ops = OPS_OF_LAYERS.get(op_of(value)) if self._spell is op_of else None
+        ops = errors.OPS_OF_LAYERS.get(errors.op_of(value)) if self._spell is errors.op_of else None
         if ops:
             return f"unknown op {value!r}; use {ops}"
-        if self._spell is dtype_of and dtype_of(value) == WITHOUT_CHOICE:
+        if self._spell is errors.dtype_of and errors.dtype_of(value) == WITHOUT_CHOICE:
             return f"no choice in {WITHOUT_CHOICE}: Inductor has only the library's kernel for it"
-        op = ctx.params.get("op") if ctx and self._spell is variant_of else None
+        op = ctx.params.get("op") if ctx and self._spell is errors.variant_of else None
         choices = VARIANTS.get(op, ()) if op in OPS else tuple(self.choices)
         if not choices:
             return f"{op} has no variants: leave it out"
         close = " or ".join(get_close_matches(self._spell(value), choices))
         meant = f" (did you mean {close}?)" if close else ""
-        if self._spell is variant_of:
+        if self._spell is errors.variant_of:
             of_op, allowed = f" of {op}" if op in OPS else "", f" (allowed: {', '.join(choices)})"
             return f"{value!r} is no variant{of_op}{meant or allowed}"
         return f"{super().get_invalid_choice_message(value, ctx)}{meant}"
 
 
-ANY = "any"
-"""All ops, or all alignments."""
+ANY = "any"  # all ops, or all alignments
 
-OP, ANY_OP = _Spelled(OPS, op_of), _Spelled((*OPS, ANY), op_of)
-DTYPE = _Spelled(DTYPES, dtype_of)
+OP, ANY_OP = _Spelled(OPS, errors.op_of), _Spelled((*OPS, ANY), errors.op_of)
+DTYPE = _Spelled(DTYPES, errors.dtype_of)
 LAYOUT = click.Choice(LAYOUTS, case_sensitive=False)
-VARIANT = _Spelled(NAMED_VARIANTS, variant_of)
+VARIANT = _Spelled(NAMED_VARIANTS, errors.variant_of)
 EPILOGUE = click.Choice(tuple(EPILOGUES), case_sensitive=False)
 
 
@@ -95,8 +79,8 @@ class _SizeRange(click.IntRange):
             if re.fullmatch(r"\d+([x,]\d+)+", value):
                 self.fail(f"{value!r} are several sizes: write {re.sub('[x,]', ' ', value)}", param, ctx)
             try:
-                value = size_of(value)
-            except ProblemError as error:
+                value = errors.size_of(value)
+            except errors.ProblemError as error:
                 self.fail(str(error), param, ctx)
         return int(super().convert(value, param, ctx))
 
@@ -108,8 +92,8 @@ def size_range(text: str) -> list[int]:
     """Return the ends of a range like ``513-1k``, or a size twice."""
     low, dash, high = text.partition("-")
     try:
-        return [size_of(low), size_of(high if dash else low)]
-    except ProblemError:
+        return [errors.size_of(low), errors.size_of(high if dash else low)]
+    except errors.ProblemError:
         reason = f"{text!r} is neither a size nor a range like 513-1024; for any size, leave it out"
         raise click.BadParameter(reason) from None
 
@@ -163,15 +147,15 @@ def hardware_of(text: str) -> Hardware:
 
         try:
             return find_hardware(name, config.tables)
-        except HardwareError as error:
-            raise HardwareError(f"{error}{_gpus_meant(name)}; describe new hardware as {new}") from None
+        except errors.HardwareError as error:
+            raise errors.HardwareError(f"{error}{_gpus_meant(name)}; describe new hardware as {new}") from None
     arch, sm_count, *aliases = (*rest, "")
     if not sm_count.isdecimal():
-        raise HardwareError(f"{text}: is neither a name nor {new}")
+        raise errors.HardwareError(f"{text}: is neither a name nor {new}")
     try:
         return Hardware.described(name, arch, int(sm_count), filter(None, aliases))
-    except ProblemError as error:
-        raise HardwareError(f"{text}: {error}") from None
+    except errors.ProblemError as error:
+        raise errors.HardwareError(f"{text}: {error}") from None
 
 
 def _gpus_meant(name: str) -> str:
@@ -191,10 +175,7 @@ _STDIN = Path("<stdin>")
 
 
 class Typed(NamedTuple):
-    """A file named on the command line: its path in messages, and its contents if it cannot be opened as a file.
-
-    ``shipped_as`` is the name of a shipped table, as typed.
-    """
+    """A file as typed: its path, its contents if it is no file that can be opened, and the name of a shipped table."""
 
     path: Path
     contents: bytes | None = None
@@ -212,19 +193,23 @@ class Typed(NamedTuple):
     def target(self) -> Path:
         """Where to write the changed file, perhaps standard output. SettingError if it cannot change."""
         if self.shipped_as:
-            remedy = f"give the path of a file, such as that of a copy: {as_command('cp', self.path, 'mine.json')}"
-            raise SettingError(f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})")
+            remedy = (
+                f"give the path of a file, such as that of a copy: {errors.as_command('cp', self.path, 'mine.json')}"
+            )
+            raise errors.SettingError(
+                f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})"
+            )
         if self.contents is None:
             return self.path
         if self.path == _STDIN:
             return Path(STANDARD)
-        raise SettingError(f"{self.path}: is in git's history, which is not changed: give the path of a file")
+        raise errors.SettingError(f"{self.path}: is in git's history, which is not changed: give the path of a file")
 
     @property
     def file(self) -> Path:
         """The path, for code without a reader of contents. SettingError if there is no file."""
         if self.contents is not None:
-            raise SettingError(f"{self.path}: is not in a file: save it first")
+            raise errors.SettingError(f"{self.path}: is not in a file: save it first")
         return self.path
 
 
@@ -263,9 +248,9 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         if re.fullmatch(r"[^:\s]*:.+", value):
             try:
                 return Typed(path, git_output(Path.cwd(), "cat-file", "blob", value))
-            except SettingError as error:
+            except errors.SettingError as error:
                 reason = f"no such file, and git has none either: {str(error).partition('; run this')[0]}"
-                raise TableError(reason, path=path) from OSError(value)  # counts as unreadable
+                raise errors.TableError(reason, path=path) from OSError(value)  # counts as unreadable
         is_name = re.fullmatch(r"[\w .-]+", value) and not re.search(
             r"\.(json|msgpack|zst|safetensors|html|csv)$", value
         )
@@ -287,13 +272,12 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         return [*tables, *click.Path().shell_complete(ctx, param, incomplete)]
 
 
-TABLE = _FileType(names=True)
-"""A table or model to read."""
-
-FILE = _FileType(names=False)
-"""Another file to read, such as a dataset."""
+TABLE = _FileType(names=True)  # a table or model to read
+FILE = _FileType(names=False)  # another file to read, such as a dataset
 
 
+table_option = partial(click.option, metavar="FILE", type=TABLE)
+files_option = partial(click.option, metavar="FILE", multiple=True, type=FILE)
 KERNELS = click.option(
     "--kernels",
     "kernel_directory",
@@ -310,10 +294,10 @@ def _standard_input(ctx: click.Context | None) -> bytes:
         raise click.UsageError("standard input (-) can be read only once: give a file for the other")
     found[str(_STDIN)] = True
     if sys.stdin is None:
-        raise SettingError("standard input (-) is closed: give a file")
+        raise errors.SettingError("standard input (-) is closed: give a file")
     data = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise SettingError(f"standard input: more than {MAX_BYTES >> 30} GiB: save it in a file")
+        raise errors.SettingError(f"standard input: more than {MAX_BYTES >> 30} GiB: save it in a file")
     return data
 
 
@@ -325,24 +309,21 @@ def git_output(directory: Path, *arguments: str) -> bytes:
     try:
         return subprocess.run(command, capture_output=True, check=True).stdout  # noqa: S603
     except FileNotFoundError:
-        raise SettingError("git is not installed") from None
+        raise errors.SettingError("git is not installed") from None
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode(errors="replace").strip()
-        raise SettingError(f"{reason}; run this in a clone that you may change") from None
+        raise errors.SettingError(f"{reason}; run this in a clone that you may change") from None
 
 
 def read_whole_table(typed: Typed, remedy: str = "correct it first") -> Table:
-    """Read a table to write it again. TableError, with the remedy, if something would be lost.
-
-    Lost would be an invalid row, or the first of two fields with the same name.
-    """
+    """Read a table to write it again. TableError, with the remedy, if a row is invalid or a field is written twice."""
     from diode_lut.table import located, read_bytes, table_of
     from diode_lut.table.lint import written_twice
 
     data = typed.read(read_bytes)
     table = table_of(typed.path, data)
     for error in table.errors or located(typed.path, data, written_twice(data)):
-        raise TableError(f"{error} ({remedy})")
+        raise errors.TableError(f"{error} ({remedy})")
     return table
 
 
@@ -358,7 +339,7 @@ def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> No
     for dataset in datasets:
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
-            raise DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
+            raise errors.DatasetError(f"{dataset.path}: measured on {found}, but {table.path} is for {table.hardware}")
 
 
 def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
@@ -369,15 +350,12 @@ def read_datasets_for(table: Table | Model, inputs: Iterable[Typed]) -> list[Dat
 
 
 def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -> list[Dataset]:
-    """Open datasets. DatasetError if the table or model never answers for the device of a dataset.
-
-    It answers for its own device, and for others with the same architecture and SM count, with a note.
-    """
+    """Open datasets of devices for which the table or model answers, with a note for others than its own."""
     datasets = read_datasets(inputs)
     require_same_device([each for each in datasets if not each.header.hardware.same_arch(chooser.hardware)], chooser)
     for found in dict.fromkeys(each.header.hardware for each in datasets):
         if not found.same_device(chooser.hardware):
-            say(f"note: {printable(str(chooser.path))} is for {chooser.hardware}; measured on {found}", err=True)
+            say(f"note: {errors.printable(str(chooser.path))} is for {chooser.hardware}; measured on {found}", err=True)
     return datasets
 
 
@@ -393,7 +371,7 @@ def say_losses(datasets: Iterable[Dataset]) -> int:
     lost = {dataset.path: len(dataset.lost) for dataset in datasets if dataset.lost}
     remedy = "get an undamaged copy, or measure their problems again; `pack` writes a file of what is left"
     for path, places in lost.items():
-        say(printable(f"{path}: damaged places, whose records are lost: {places} ({remedy})"), err=True)
+        say(errors.printable(f"{path}: damaged places, whose records are lost: {places} ({remedy})"), err=True)
     return int(bool(lost))
 
 
@@ -416,7 +394,9 @@ def kernels_of(directory: Path | None) -> list[RecordedKernel]:
 
     kernels = [] if directory is None else read_kernels(directory)
     if directory is not None and not kernels:
-        raise CollectError(f"{directory}: no kernel is recorded there (`diode-lut run --kernels` records a program's)")
+        raise errors.CollectError(
+            f"{directory}: no kernel is recorded there (`diode-lut run --kernels` records a program's)"
+        )
     return kernels
 
 
@@ -425,9 +405,11 @@ def require_torch(command: str) -> None:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
-        raise SettingError(f"{command} needs torch: {install_command('torch')}") from error
-    except BROKEN_IMPORT as error:
-        raise SettingError(f"{command} needs torch, which cannot be imported ({error}): install it again") from error
+        raise errors.SettingError(f"{command} needs torch: {errors.install_command('torch')}") from error
+    except errors.BROKEN_IMPORT as error:
+        raise errors.SettingError(
+            f"{command} needs torch, which cannot be imported ({error}): install it again"
+        ) from error
 
 
 def require_inductor(command: str) -> None:
@@ -435,9 +417,9 @@ def require_inductor(command: str) -> None:
     require_torch(command)
     try:
         import diode_lut.hook.problems  # noqa: F401
-    except BROKEN_IMPORT as error:
+    except errors.BROKEN_IMPORT as error:
         remedy = "install torch and triton again; on a CPU, triton can be removed"
-        raise SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error
+        raise errors.SettingError(f"{command} needs Inductor, which cannot be imported ({error}): {remedy}") from error
 
 
 def require_picture(path: Path) -> None:
@@ -446,7 +428,9 @@ def require_picture(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise SettingError(f"--picture needs matplotlib: {install_command('report')}") from error
+        raise errors.SettingError(f"--picture needs matplotlib: {errors.install_command('report')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
-        raise SettingError(f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}")
+        raise errors.SettingError(
+            f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}"
+        )

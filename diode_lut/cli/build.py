@@ -10,27 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diode_lut.cli.arguments import (
-    FILE,
-    FRACTION,
-    FRACTION_FOR_TESTS,
-    KERNELS,
-    LAYOUT,
-    MINUTES,
-    TABLE,
-    Typed,
-    git_output,
-    hardware_of,
-    kernels_of,
-    problems_of,
-    read_datasets,
-    read_whole_table,
-    require_inductor,
-    require_picture,
-    require_same_device,
-    require_torch,
-    say_losses,
-)
+from diode_lut.cli import arguments
 from diode_lut.cli.output import (
     DATASET,
     MODEL,
@@ -64,7 +44,7 @@ if TYPE_CHECKING:
 @click.command("adopt")
 @click.option(
     "--budget",
-    type=MINUTES,
+    type=arguments.MINUTES,
     metavar="MINUTES",
     required=True,
     help="Time to spend: 10 gives a first table, 60 most of the models, a night all problems.",
@@ -72,12 +52,12 @@ if TYPE_CHECKING:
 @click.option(
     "--problems",
     "problem_file",
-    type=FILE,
+    type=arguments.FILE,
     metavar="SET|FILE",
     default="models",
     help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
 )
-@KERNELS
+@arguments.KERNELS
 @click.option(
     "--device",
     type=click.Choice(("cuda", "cpu", "all")),
@@ -96,7 +76,7 @@ if TYPE_CHECKING:
 )
 def adopt_command(
     budget: float,
-    problem_file: Typed,
+    problem_file: arguments.Typed,
     kernel_directory: Path | None,
     device: str | None,
     output: Path,
@@ -109,9 +89,9 @@ def adopt_command(
     from noise, or if the GPU was busy or slowed down, and says why. OUTPUT/contribution is ready for a pull request.
     """
     _require_packages(device)
-    require_inductor("adopt")
-    problems = problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
-    kernels = kernels_of(kernel_directory)
+    arguments.require_inductor("adopt")
+    problems = arguments.problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
+    kernels = arguments.kernels_of(kernel_directory)
     interrupt_on_signals()  # so that a killed run removes its temporary files
     from diode_lut.cli.tables import check_table
     from diode_lut.contribute.adopt import adopt, complete
@@ -123,7 +103,7 @@ def adopt_command(
     if measured_by is None:  # as git calls the user, or nothing
         measured_by = ""
         with suppress(SettingError):
-            user, address = (git_output(Path.cwd(), "config", f"user.{field}") for field in ("name", "email"))
+            user, address = (arguments.git_output(Path.cwd(), "config", f"user.{field}") for field in ("name", "email"))
             measured_by = f"{user.decode(errors='replace').strip()} <{address.decode(errors='replace').strip()}>"
     try:
         adopted = adopt(
@@ -140,7 +120,7 @@ def adopt_command(
     except KeyboardInterrupt:
         report("stopped: run the same command again to go on")
         return STOPPED
-    found = check_table(Typed(adopted.table), compiling=True, contribution=True)
+    found = check_table(arguments.Typed(adopted.table), compiling=True, contribution=True)
     faults = [f"  {error}" for error in found if not error.note]
     refused = f"{adopted.contribution}: the table can be used, but `check --contribution` would refuse the folder:"
     ready = f"{adopted.contribution}: ready to contribute; README.md says how"
@@ -149,17 +129,14 @@ def adopt_command(
 
 
 def _require_packages(device: str | None) -> None:
-    """SettingError if torch is missing, or Triton on a GPU. Otherwise a note names the optional packages missing.
-
-    The message names everything missing, and the command to install it.
-    """
+    """Note missing optional packages. SettingError if torch is missing, or Triton on a GPU. Both say how to install."""
     optional = {
         "distributed": ("cluster", "a kernel that hangs or crashes ends the run"),
         "vl_convert": ("report", "there is no report page"),
     }
     needed = [name for name in ("torch", "triton") if find_spec(name) is None]
     if needed == ["triton"]:
-        require_torch("adopt")
+        arguments.require_torch("adopt")
         import torch
 
         if device == "cpu" or not torch.cuda.is_available():
@@ -175,7 +152,7 @@ def _require_packages(device: str | None) -> None:
 
 
 @click.command("pack")
-@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=arguments.FILE)
 @output_option(type=Output(DATASET, ".msgpack.zst", ".zst", ".msgpack"), help="The file to write: NAME.msgpack.zst.")
 @click.option(
     "--measured-by",
@@ -184,7 +161,7 @@ def _require_packages(device: str | None) -> None:
     show_default=False,
     help="Who measured, for the header, such as 'Name <address>'.  [default: whom the inputs name]",
 )
-def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> int:
+def pack_command(inputs: tuple[arguments.Typed, ...], output: Path, measured_by: str) -> int:
     """Join datasets of the same hardware and software in a file.
 
     The file is compact, and is read like any other dataset. The same timings give the same bytes, in any order. OUT may
@@ -202,16 +179,14 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
     say(printable(f"{output}: {counts}, {size} bytes"), err=is_standard(output))
     if packed.copies:
         say(f"  copies of other records, left out: {packed.copies}", err=is_standard(output))
-    return say_losses(datasets)
+    return arguments.say_losses(datasets)
 
 
 @click.command("build")
-@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=FILE)
+@click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=arguments.FILE)
 @output_option(type=TABLE_OUTPUT, help="The table to write.")
-@click.option(
+@arguments.table_option(
     "--previous",
-    metavar="FILE",
-    type=TABLE,
     help="A table whose rows with a note are kept, and whose answers are preferred if they are equally good.  "
     "[default: OUT, if it exists]",
 )
@@ -224,28 +199,31 @@ def pack_command(inputs: tuple[Typed, ...], output: Path, measured_by: str) -> i
 @click.option(
     "--epsilon",
     metavar="FRACTION",
-    type=FRACTION,
+    type=arguments.FRACTION,
     default=0.02,
     help="How much slower than the best measured config an answer may be.",
 )
 @click.option(
-    "--layout", type=LAYOUT, default="nn", help="The layout of A and B in datasets that do not say it (torch-diode's)."
+    "--layout",
+    type=arguments.LAYOUT,
+    default="nn",
+    help="The layout of A and B in datasets that do not say it (torch-diode's).",
 )
 @click.option(
     "--prune-with",
     "model_file",
     metavar="MODEL",
-    type=TABLE,
+    type=arguments.TABLE,
     help="Leave out rows if this model, trained for the same device, answers as well for their problems.",
 )
 def build_command(
-    inputs: tuple[Typed, ...],
+    inputs: tuple[arguments.Typed, ...],
     output: Path,
-    previous: Typed | None,
+    previous: arguments.Typed | None,
     hardware: str | None,
     epsilon: float,
     layout: str,
-    model_file: Typed | None,
+    model_file: arguments.Typed | None,
 ) -> int:
     """Build a table from datasets.
 
@@ -259,14 +237,14 @@ def build_command(
     from diode_lut.table import placed, to_bytes
 
     with changing(output) as save:
-        before = previous or (Typed(output) if output.exists() else None)
-        table = read_whole_table(before, "correct it first, or build to another file") if before else None
-        device = hardware_of(hardware) if hardware is not None else None
-        datasets = read_datasets(inputs, device or (table.hardware if table else None), layout)
+        before = previous or (arguments.Typed(output) if output.exists() else None)
+        table = arguments.read_whole_table(before, "correct it first, or build to another file") if before else None
+        device = arguments.hardware_of(hardware) if hardware is not None else None
+        datasets = arguments.read_datasets(inputs, device or (table.hardware if table else None), layout)
         pruning = None
         if model_file is not None:
             model = open_model(model_file.file)
-            require_same_device(datasets, model)
+            arguments.require_same_device(datasets, model)
             source, threshold = ModelSource(model, model.hardware), Threshold.of(config)
 
             def choose(problem: Problem) -> Config | None:
@@ -286,7 +264,7 @@ def build_command(
             )
         save(to_bytes(placed(result.table, output)))
     say(as_lines(_summary(result, table, output)), err=is_standard(output))
-    return say_losses(datasets)
+    return arguments.say_losses(datasets)
 
 
 def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[str]:
@@ -323,7 +301,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
 
 
 @click.command("distill")
-@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=FILE)
+@click.argument("inputs", metavar="DATASET...", nargs=-1, required=True, type=arguments.FILE)
 @output_option(type=Output(MODEL, allow_dash=False), help="The weights file to write.")
 @click.option(
     "--seed",
@@ -341,7 +319,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
 @click.option(
     "--test",
     metavar="FRACTION",
-    type=FRACTION_FOR_TESTS,
+    type=arguments.FRACTION_FOR_TESTS,
     default=0.2,
     help="Fraction of the problems that is kept for testing.",
 )
@@ -362,7 +340,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     "--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="The device that trains.", show_default=True
 )
 def distill_command(
-    inputs: tuple[Typed, ...],
+    inputs: tuple[arguments.Typed, ...],
     output: Path,
     seed: int,
     epochs: int,
@@ -384,15 +362,15 @@ def distill_command(
         raise click.UsageError(f"{output}: the name of a model must end with {SUFFIX}")
     require_writable(output)
     if picture is not None:
-        require_picture(picture)
-    require_torch("distill")
+        arguments.require_picture(picture)
+    arguments.require_torch("distill")
 
     from diode_lut.distill import as_text, distill, save_history
     from diode_lut.distill.training import TrainingPlan
     from diode_lut.model import Split, parse_family
 
     split = Split(seed, test, tuple(map(parse_family, families)))
-    datasets = read_datasets(inputs)
+    datasets = arguments.read_datasets(inputs)
     distilled = distill(datasets, split, TrainingPlan(seed, epochs, device), report=lambda text: say(text, err=True))
     write_model(distilled.model, output)
     for name, validation in distilled.validations.items():
@@ -401,12 +379,12 @@ def distill_command(
     if picture is not None:
         title = f"{output.name}, trained on {distilled.training_problems} problems"
         save_history(distilled.histories, picture, title)
-    return say_losses(datasets)
+    return arguments.say_losses(datasets)
 
 
 @click.command("verify")
-@click.argument("table_file", metavar="[TABLE]", required=False, type=TABLE)
-@KERNELS
+@click.argument("table_file", metavar="[TABLE]", required=False, type=arguments.TABLE)
+@arguments.KERNELS
 @click.option(
     "--device",
     type=click.Choice(("cuda", "cpu")),
@@ -414,7 +392,7 @@ def distill_command(
 )
 @click.option(
     "--budget",
-    type=MINUTES,
+    type=arguments.MINUTES,
     metavar="MINUTES",
     default=0.85,
     help="Begin no row after this time. A third of it is for measuring, however long it takes to start.",
@@ -429,7 +407,12 @@ def distill_command(
     help="The problem file to write, with the problems that drifted; without any it is not written.",
 )
 def verify_command(
-    table_file: Typed | None, kernel_directory: Path | None, device: str | None, budget: float, rows: int, output: Path
+    table_file: arguments.Typed | None,
+    kernel_directory: Path | None,
+    device: str | None,
+    budget: float,
+    rows: int,
+    output: Path,
 ) -> int:
     """Say whether a table's answers hold on this machine.
 
@@ -441,8 +424,8 @@ def verify_command(
 
     begun = time.monotonic()
     require_writable(output)
-    kernels = kernels_of(kernel_directory)
-    require_inductor("verify")
+    kernels = arguments.kernels_of(kernel_directory)
+    arguments.require_inductor("verify")
     interrupt_on_signals()  # so that a killed run removes its temporary files
     import orjson
 

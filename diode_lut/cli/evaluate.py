@@ -7,22 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
-from diode_lut.cli.arguments import (
-    FILE,
-    TABLE,
-    Typed,
-    read_datasets,
-    read_datasets_answered_by,
-    read_datasets_for,
-    records_of,
-    require_same_device,
-    say_losses,
-)
+from diode_lut.cli import arguments
 from diode_lut.cli.output import (
     PAGE,
     PIPE_WIDTH,
@@ -30,6 +20,7 @@ from diode_lut.cli.output import (
     STANDARD,
     TEXT_OR_JSON,
     Output,
+    format_option,
     is_standard,
     output_option,
     progress_bars,
@@ -60,13 +51,9 @@ if TYPE_CHECKING:
 
 
 @click.command("evaluate")
-@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=TABLE)
-@click.option(
-    "--model",
-    "model_file",
-    metavar="FILE",
-    type=TABLE,
-    help="Evaluate this model instead of a table, on the problems that it was not trained on.",
+@click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=arguments.TABLE)
+@arguments.table_option(
+    "--model", "model_file", help="Evaluate this model instead of a table, on the problems that it was not trained on."
 )
 @click.option(
     "--all",
@@ -89,7 +76,12 @@ if TYPE_CHECKING:
 )
 @TEXT_OR_JSON
 def evaluate_command(
-    files: tuple[Typed, ...], model_file: Typed | None, everything: bool, function: str | None, against: str, form: str
+    files: tuple[arguments.Typed, ...],
+    model_file: arguments.Typed | None,
+    everything: bool,
+    function: str | None,
+    against: str,
+    form: str,
 ) -> int:
     """Compare a table's choices with the best measured kernels.
 
@@ -110,17 +102,17 @@ def evaluate_command(
         raise click.UsageError("--all needs --model: tables and functions are always evaluated on all problems.")
     if model_file is not None and function is not None:
         raise click.UsageError("--model and --chooser exclude each other.")
-    subject, datasets = _subject(files, model_file, function)
+    source, datasets = _subject(files, model_file, function)
     baseline: ReferenceKernels | str = against
     if against == STANDARD or Path(against).is_file():
-        solution = FILE.convert(against, None, click.get_current_context())
+        solution = arguments.FILE.convert(against, None, click.get_current_context())
         baseline = read_solution(solution.path, solution.contents)
     else:
         try:
             Config.parse(against)
         except ProblemError as error:
             raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
-    source, measured = subject.source, records_of(datasets)
+    measured: Iterable[Record] = arguments.records_of(datasets)
     if isinstance(source, ModelSource) and not everything:
         measured = _unseen(source.model, measured)
     if not isinstance(source, TableSource):  # it may choose any config, so the times of both stages count
@@ -131,28 +123,20 @@ def evaluate_command(
     if form == "text":
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
     else:
+        kind = "chooser" if function else "model" if model_file else "table"
         origin: dict[str, Any] = {
-            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
+            kind: function or f"sha256:{source.digest}",
             "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
-            "hardware": str(subject.hardware),
-            **({"rows": source.rows} if subject.kind == "table" else {}),
+            "hardware": str(source.hardware),
+            **({"rows": source.rows} if kind == "table" else {}),
         }
         say(errors.as_json({**origin, **as_json(evaluation)}))
-    return say_losses(datasets)
-
-
-class _Subject(NamedTuple):
-    """A source to evaluate, its kind (table, model or chooser), its name and its hardware."""
-
-    kind: str
-    name: str
-    source: Source
-    hardware: Hardware
+    return arguments.say_losses(datasets)
 
 
 def _subject(
-    files: tuple[Typed, ...], model_file: Typed | None, function: str | None
-) -> tuple[_Subject, Sequence[Dataset]]:
+    files: tuple[arguments.Typed, ...], model_file: arguments.Typed | None, function: str | None
+) -> tuple[Source, Sequence[Dataset]]:
     """Open the source to evaluate, and its datasets."""
     from diode_lut.decide.catalog import is_model, open_model, open_table
     from diode_lut.decide.choosers import Chooser, ChooserSource, load_function
@@ -163,32 +147,27 @@ def _subject(
         raise click.UsageError(f"{named}: a table; with --model or --chooser only datasets are given")
     if function is not None:
         chooser = Chooser(load_function(function), function)
-        first, *others = datasets = read_datasets(files)
+        first, *others = datasets = arguments.read_datasets(files)
         device = first.header.hardware
         for each in others:
             found = each.header.hardware
             if not found.same_device(device):
                 raise DatasetError(f"{each.path}: measured on {found}, but {first.path} on {device}")
-        return _Subject("chooser", function, ChooserSource(chooser, device), device), datasets
+        return ChooserSource(chooser, device), datasets
     if model_file is not None:
         model = open_model(model_file.file)
-        datasets = read_datasets_answered_by(model, files)
-        return _Subject("model", model_file.path.name, source_of(model), model.hardware), datasets
+        return source_of(model), arguments.read_datasets_answered_by(model, files)
     table_file, *inputs = files
     if is_model(table_file.path):
         raise click.UsageError(f"{table_file.path}: a model is evaluated by {as_command('--model', table_file.path)}")
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
     table = open_table(table_file.path, table_file.contents)
-    datasets = read_datasets_answered_by(table, inputs)
-    return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
+    return source_of(table), arguments.read_datasets_answered_by(table, inputs)
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the records of problems outside of the model's training, and print the number of other problems.
-
-    DatasetError is raised at the end if there are only other problems.
-    """
+    """Yield records outside of the model's training, and count the others in a note. DatasetError if all are others."""
     from diode_lut.model import TRAIN
 
     left_out, unseen = set(), 0
@@ -206,21 +185,15 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
 
 
 @click.command("report")
-@click.argument("table_file", metavar="TABLE", type=TABLE)
-@click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=FILE)
+@click.argument("table_file", metavar="TABLE", type=arguments.TABLE)
+@click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=arguments.FILE)
 @output_option(type=Output(PAGE, ".html"), help="The page to write: NAME.html.")
-@click.option(
-    "--beside",
-    metavar="FILE",
-    type=TABLE,
-    help="Another table for the same device, or a model: the page shows both side by side.",
+@arguments.table_option(
+    "--beside", help="Another table for the same device, or a model: the page shows both side by side."
 )
-@click.option(
+@arguments.files_option(
     "--receipt",
     "receipts",
-    metavar="FILE",
-    multiple=True,
-    type=FILE,
     help="Show on the map what programs asked for, by this receipt. Can be given several times.",
 )
 @click.option(
@@ -230,11 +203,11 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
     "https://github.com/OWNER/NAME/blob/main/tables.  [default: relative to OUT]",
 )
 def report_command(
-    table_file: Typed,
-    inputs: tuple[Typed, ...],
+    table_file: arguments.Typed,
+    inputs: tuple[arguments.Typed, ...],
     output: Path,
-    beside: Typed | None,
-    receipts: tuple[Typed, ...],
+    beside: arguments.Typed | None,
+    receipts: tuple[arguments.Typed, ...],
     link_base: str | None,
 ) -> int:
     """Write an HTML page of the coverage and the gains of a table.
@@ -251,12 +224,12 @@ def report_command(
 
     contents = table_file.read(read_bytes)
     table = open_table(table_file.path, contents)
-    datasets = read_datasets_for(table, inputs)
+    datasets = arguments.read_datasets_for(table, inputs)
     try:
         from diode_lut.report import Side, as_data, as_page
     except ModuleNotFoundError as error:
         raise SettingError(f"report needs {error.name}: {install_command('report')}") from error
-    measurements = measurements_of(records_of(datasets)) if datasets else None
+    measurements = measurements_of(arguments.records_of(datasets)) if datasets else None
 
     def side(chooser: Table | Model, file: Path, contents: bytes | None) -> Side:
         evaluation = None
@@ -274,7 +247,7 @@ def report_command(
         contents = beside.read(read_bytes)
         other = side(open_table(beside.path, contents), beside.path, contents)
     if other is not None:
-        require_same_device(datasets, other.chooser)
+        arguments.require_same_device(datasets, other.chooser)
     missing = _say_missing(table, datasets) if datasets else 0
     with progress_bars() as progress:
         data = as_data(
@@ -289,7 +262,7 @@ def report_command(
     write(output, page)
     parts = [counted(len(table.entries), "row"), *([counted(len(first.cases), "problem")] if datasets else [])]
     say(printable(f"{output}: {', '.join(parts)}, {len(page)} bytes"), err=is_standard(output))
-    return say_losses(datasets)
+    return arguments.say_losses(datasets)
 
 
 def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
@@ -313,7 +286,7 @@ def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
     return len(missing)
 
 
-def _asked(receipts: tuple[Typed, ...], hardware: Hardware) -> list[AskedProblem]:
+def _asked(receipts: tuple[arguments.Typed, ...], hardware: Hardware) -> list[AskedProblem]:
     """Return the questions on this architecture, the most frequent first. ReceiptError if there are none."""
     from diode_lut.receipts import merge_receipts, read_receipt
     from diode_lut.report import AskedProblem
@@ -332,16 +305,10 @@ _FORMATS = {"text": "diode_lut.receipts.summary:as_text", "json": "diode_lut.rec
 
 
 @click.command("receipt")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=arguments.FILE)
 @click.option("--output", "-o", type=Output(RECEIPT), help="Write the sum as one receipt to this file.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(_FORMATS)),
-    default="text",
-    help="A report for people, or JSON with the figures and all misses.",
-)
-def receipt_command(files: tuple[Typed, ...], output: Path | None, form: str) -> None:
+@format_option(*_FORMATS, about="A report for people, or JSON with the figures and all misses.")
+def receipt_command(files: tuple[arguments.Typed, ...], output: Path | None, form: str) -> None:
     """Sum up the questions of programs, the answers, and the misses.
 
     A program writes a receipt if it runs with DIODE_LUT_RECEIPT=FILE, or under `run`. For each device the report shows

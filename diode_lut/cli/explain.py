@@ -12,35 +12,23 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from diode_lut.cli.arguments import (
-    DTYPE,
-    EPILOGUE,
-    FILE,
-    LAYOUT,
-    OP,
-    SIZE,
-    TABLE,
-    VARIANT,
-    Typed,
-    hardware_of,
-    problems_of,
-    read_datasets,
-)
+from diode_lut.cli import arguments
 from diode_lut.cli.output import TEXT_OR_JSON, say
 from diode_lut.errors import DatasetError, ProblemError, as_json, printable, size_of
 from diode_lut.problem import (
     ALIGNS,
     ATTENTION,
     DOMAINS,
+    FUSED,
     GENERATED,
     GROUPED,
+    JOINED,
     MAX_SIZE,
     NO_EPILOGUE,
     NO_VARIANT,
     OF_KERNELS,
     OP_SIZES,
     SCALED,
-    TOGETHER,
     Problem,
     needed_sizes,
 )
@@ -70,29 +58,32 @@ def _axis(text: str) -> Axis:
     return Axis((found[1],), low, high)
 
 
-_GENERAL = ("hardware", "table", "chooser", "form")
-"""The parameters that say nothing about a problem."""
+_GENERAL = ("hardware", "table", "chooser", "form")  # the parameters that say nothing about a problem
 
 
 @click.command("explain")
-@click.argument("op", type=OP, metavar="OP", required=False, is_eager=True)  # variants are an op's
-@click.argument("m", type=SIZE, required=False, metavar="M")
-@click.argument("n", type=SIZE, required=False, metavar="N")
-@click.argument("k", type=SIZE, required=False, metavar="K")
+@click.argument("op", type=arguments.OP, metavar="OP", required=False, is_eager=True)  # variants are an op's
+@click.argument("m", type=arguments.SIZE, required=False, metavar="M")
+@click.argument("n", type=arguments.SIZE, required=False, metavar="N")
+@click.argument("k", type=arguments.SIZE, required=False, metavar="K")
 @click.option(
     "--problems",
     "problem_file",
-    type=FILE,
+    type=arguments.FILE,
     metavar="SET|FILE",
     help="Explain all problems of a set or file as collect takes it, instead of OP M N K.",
 )
-@click.option("--batch", "b", type=SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm.")
 @click.option(
-    "--dtype", type=DTYPE, help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]"
+    "--batch", "b", type=arguments.SIZE, default=1, help="Of a bmm, a baddbmm or attention; groups of a grouped_mm."
+)
+@click.option(
+    "--dtype",
+    type=arguments.DTYPE,
+    help="Type of A and B.  [default: bfloat16, for scaled_mm float8_e4m3fn, for int_mm int8]",
 )
 @click.option(
     "--layout",
-    type=LAYOUT,
+    type=arguments.LAYOUT,
     help="Of A and B: n is row-major, t is column-major. A linear layer is nt.  "
     "[default: nn, for scaled_mm and attention nt]",
 )
@@ -103,27 +94,29 @@ _GENERAL = ("hardware", "table", "chooser", "form")
 )
 @click.option(
     "--epilogue",
-    type=EPILOGUE,
+    type=arguments.EPILOGUE,
     default=NO_EPILOGUE,
     help="Class of the pointwise work that is fused after the GEMM: light such as relu, medium such as silu or a "
     "residual, heavy such as gelu with tanh.",
 )
 @click.option(
     "--variant",
-    type=VARIANT,
+    type=arguments.VARIANT,
     metavar="VARIANT",
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
     "causal or computed-score-captured. Of a generated kernel: how it reads, such as inner or tiled-x. Of "
     "joined matmuls: two, three, swiglu or geglu. Of fused_mm: the work after the matmul, such as gelu or add.",
 )
-@click.option("--heads", "h", type=SIZE, default=1, help="Query heads of attention.")
-@click.option("--group", "g", type=SIZE, default=1, help="Those that share keys and values.")
-@click.option("--value-dim", "v", type=SIZE, help="Head dimension of attention's values.  [default: K]")
-@click.option("--x", type=SIZE, help="Elements that a generated kernel writes, or in a row of a tiled one.")
-@click.option("--y", type=SIZE, help="Rows of a tiled pointwise kernel.")
-@click.option("--r", type=SIZE, help="Elements that a reduction reduces to one.")
-@click.option("--loads", type=SIZE, help="Elements that a pointwise kernel reads for each it writes.  [default: 1]")
+@click.option("--heads", "h", type=arguments.SIZE, default=1, help="Query heads of attention.")
+@click.option("--group", "g", type=arguments.SIZE, default=1, help="Those that share keys and values.")
+@click.option("--value-dim", "v", type=arguments.SIZE, help="Head dimension of attention's values.  [default: K]")
+@click.option("--x", type=arguments.SIZE, help="Elements that a generated kernel writes, or in a row of a tiled one.")
+@click.option("--y", type=arguments.SIZE, help="Rows of a tiled pointwise kernel.")
+@click.option("--r", type=arguments.SIZE, help="Elements that a reduction reduces to one.")
+@click.option(
+    "--loads", type=arguments.SIZE, help="Elements that a pointwise kernel reads for each it writes.  [default: 1]"
+)
 @click.option(
     "--dynamic",
     type=_axis,
@@ -138,7 +131,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")
 )
 @click.option(
     "--table",
-    type=TABLE,
+    type=arguments.TABLE,
     metavar="FILE",
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
@@ -148,18 +141,18 @@ _GENERAL = ("hardware", "table", "chooser", "form")
     "inputs",
     metavar="FILE",
     multiple=True,
-    type=FILE,
+    type=arguments.FILE,
     help="Show the times in this dataset, too; can be repeated.  [default: the timings that `tune` keeps beside your "
     "table]",
 )
 @TEXT_OR_JSON
 def explain_command(
-    problem_file: Typed | None,
+    problem_file: arguments.Typed | None,
     dynamic: tuple[Axis, ...],
     hardware: str | None,
-    table: Typed | None,
+    table: arguments.Typed | None,
     chooser: str | None,
-    inputs: tuple[Typed, ...],
+    inputs: tuple[arguments.Typed, ...],
     form: str,
     **fields: Any,
 ) -> int:
@@ -181,10 +174,10 @@ def explain_command(
     if first is not None and table is not None and TableFile(table.path, first.hardware, False).called(hardware or ""):
         device: Hardware | None = first.hardware
     else:
-        device = None if hardware is None else hardware_of(hardware)
+        device = None if hardware is None else arguments.hardware_of(hardware)
     if problem_file is not None:
         _require_only(("problem_file",), "--problems: its problems have all their fields")
-        problems = problems_of(problem_file, None)
+        problems = arguments.problems_of(problem_file, None)
     else:
         problems = [_problem(**fields)]
     if dynamic and inputs:
@@ -235,8 +228,10 @@ def _checked(axis: Axis, op: str, count: int) -> Axis:
     """Return the axis. BadParameter if sizes of the op may not change, or not this one, or if there are more axes."""
     if count > 1:
         reason = "one size at a time"
-    elif op in (*ATTENTION, *GROUPED, *SCALED, *TOGETHER):
+    elif op in (*ATTENTION, *GROUPED, *SCALED, *FUSED):
         reason = f"where sizes of {op} may change, Inductor decides alone"
+    elif op in JOINED and axis.fields[0] != "m":
+        reason = f"matmuls whose {axis.fields[0]} may change are not joined"
     elif axis.fields[0] not in OP_SIZES[op]:
         reason = f"{op} has no size {axis.fields[0]}"
     else:
@@ -244,14 +239,11 @@ def _checked(axis: Axis, op: str, count: int) -> Axis:
     raise click.BadParameter(reason, param_hint="--dynamic")
 
 
-def _timed(explanations: list[Explanation], inputs: tuple[Typed, ...]) -> list[Explanation]:
-    """Add the times in these datasets, or in those that ``tune`` keeps beside the answering table.
-
-    DatasetError if a dataset was measured on another device.
-    """
+def _timed(explanations: list[Explanation], inputs: tuple[arguments.Typed, ...]) -> list[Explanation]:
+    """Add times of these datasets of the same device, or of those that ``tune`` keeps beside the answering table."""
     from diode_lut.files import timings_of
 
-    datasets = read_datasets(inputs)
+    datasets = arguments.read_datasets(inputs)
     if inputs:
         for dataset in datasets:
             if not dataset.header.hardware.same_device(explanations[0].decision.hardware):
@@ -260,7 +252,7 @@ def _timed(explanations: list[Explanation], inputs: tuple[Typed, ...]) -> list[E
     else:
         answering = {each.decision.source.path for each in explanations if each.decision.source} - {None}
         files = (sorted(timings_of(table).glob("*.msgpack")) for table in answering if table)
-        datasets = read_datasets(map(Typed, chain.from_iterable(files)))
+        datasets = arguments.read_datasets(map(arguments.Typed, chain.from_iterable(files)))
     wanted = {each.decision.problem for each in explanations}
     records = [record for dataset in datasets for record in dataset if record.problem in wanted]
     times: dict[Problem, dict[Config, float]] = {}

@@ -33,18 +33,14 @@ if TYPE_CHECKING:
 
 Element = TypeVar("Element")
 
-ERROR = {"error:": "red", "CONFLICT:": "red"}
-"""Colors of errors."""
+ERROR = {"error:": "red", "CONFLICT:": "red"}  # colors of errors
 
 CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner": "yellow"}
 """Colors of additions, removals and changes."""
 
 
 def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None) -> None:
-    """Print the text with its line ends, on standard output or on standard error.
-
-    On a terminal, unless NO_COLOR is set, a first word of a line gets its color from ``colors``.
-    """
+    """Print the text with its line ends. On a terminal, a first word of a line gets its color from ``colors``."""
     lines = printable_lines(text).split("\n")
     for number, line in enumerate(lines if colors else ()):
         word, space, rest = line.partition(" ")
@@ -53,14 +49,9 @@ def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None
     click.echo("\n".join(lines), err=err, color=False if os.environ.get("NO_COLOR") else None)
 
 
-PIPE_WIDTH = 1000
-"""Columns of tables if the output is not a terminal: enough for any line."""
-
-MAX_BYTES = 1 << 30
-"""Maximum size of a file of any kind."""
-
-STANDARD = "-"
-"""The name of standard input and of standard output."""
+PIPE_WIDTH = 1000  # columns of tables if the output is not a terminal: enough for any line
+MAX_BYTES = 1 << 30  # maximum size of a file of any kind
+STANDARD = "-"  # the name of standard input and of standard output
 
 
 def is_standard(path: Path) -> bool:
@@ -183,15 +174,11 @@ REPORTERS: dict[str, Callable[[Sequence[TableError]], Iterable[str]]] = {
 }
 """The formats of ``check``, as functions from problems to lines."""
 
-STOPPED = 130
-"""Exit code after Ctrl-C, as in shells."""
+STOPPED = 130  # exit code after Ctrl-C, as in shells
 
 
 def say_error(error: DiodeLutError | OSError) -> int:
-    """Print an error, and return its exit code.
-
-    The message of a system error begins with the file, as all others do, and has no number.
-    """
+    """Print an error, and return its exit code. A system error gets the form of all others, without a number."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str | PathLike):
         name = os.fsdecode(error.filename)
@@ -224,10 +211,7 @@ _ENDINGS = {".csv", ".html", ".json", ".msgpack", ".pdf", ".png", ".safetensors"
 
 
 class Output(click.Path):
-    """A file to write, in an existing directory.
-
-    Its name has no ending of another kind of file. An existing file is replaced only by a file of its kind.
-    """
+    """A file to write, whose name ends as its kind does. Only a file of the same kind is replaced."""
 
     def __init__(
         self, kind: str = "", *endings: str, file_okay: bool = True, dir_okay: bool = False, allow_dash: bool = True
@@ -252,24 +236,19 @@ class Output(click.Path):
         return path
 
 
-ANY_OUTPUT = Output()
-"""A file whose kind depends on other arguments: the command calls require_kind."""
-
-output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)
-"""The option for the file that a command makes."""
+ANY_OUTPUT = Output()  # a file whose kind depends on other arguments: the command calls require_kind
+output_option = partial(click.option, "-o", "--output", metavar="OUT", required=True)  # the file that a command makes
 
 TABLE_OUTPUT = Output(TABLE_KIND, ".json")
 PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
 
 
-TEXT_OR_JSON = click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json")),
-    default="text",
-    help="Lines for people, or a JSON document for programs.",
-)
-"""The option for the form of a command's output."""
+def format_option(*forms: str, about: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Return the option for the form of a command's output, by default the first."""
+    return click.option("--format", "form", type=click.Choice(forms), default=forms[0], help=about)
+
+
+TEXT_OR_JSON = format_option("text", "json", about="Lines for people, or a JSON document for programs.")
 
 
 def require_kind(path: Path, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -21,8 +22,7 @@ from diode_lut.settings import USER, autoregister, config
 if TYPE_CHECKING:
     from diode_lut.programs.compare import Loser
 
-_AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-"""Options end where the program begins, with or without ``--``."""
+_AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}  # options end where the program begins
 
 _COMMAND = click.argument(
     "command", metavar="[--] PROGRAM [ARGUMENT]...", nargs=-1, required=True, type=click.UNPROCESSED
@@ -218,8 +218,13 @@ def compare_command(
 
     figures = output.with_suffix(".json")
     require_kind(figures, COMPARISON)
-    for path in (output, figures):
-        require_writable(path)
+    try:
+        for path in (output, figures):
+            require_writable(path)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS):
+            raise
+        raise SettingError(f"{error.filename}: {error.strerror}: name another page with --output") from error
     plan = ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after)
     try:
         found = compare(plan, _tell)

@@ -17,31 +17,20 @@ from jmespath.functions import Functions
 from jmespath.visitor import TreeInterpreter
 
 from diode_lut.cli.arguments import TABLE, Typed
-from diode_lut.cli.output import PIPE_WIDTH, say
+from diode_lut.cli.output import PIPE_WIDTH, format_option, say
 from diode_lut.errors import ProblemError, as_json, as_lines, dtype_of, layout_of, op_of, printable, size_of, variant_of
 
-MAX_LETTERS = 4096
-"""Length limit of an expression."""
-
-MAX_STEPS = 10_000_000
-"""Most steps of a search, some seconds. Each value, and each letter of a text, is a step."""
-
-_MAX_REASON = 400
-"""Letters of an error to show. It may quote the whole document."""
-
-Node = dict[str, Any]
-"""A part of a parsed expression: its type, its value, and its children."""
+MAX_LETTERS = 4096  # length limit of an expression
+MAX_STEPS = 10_000_000  # Most steps of a search, some seconds. Each value, and each letter of a text, is a step
+_MAX_REASON = 400  # Letters of an error to show. It may quote the whole document
+Node = dict[str, Any]  # a part of a parsed expression: its type, its value, and its children
 
 
 @click.command("query")
 @click.argument("file", type=TABLE)
 @click.argument("expression", metavar="JMESPATH")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("json", "lines", "table")),
-    default="json",
-    help="One JSON document, one for each element on a line of its own, or columns.",
+@format_option(
+    "json", "lines", "table", about="One JSON document, one for each element on a line of its own, or columns."
 )
 @click.option("--exit-status", "-e", is_flag=True, help="Exit with 1 if null, false or an empty list is found.")
 def query_command(file: Typed, expression: str, form: str, exit_status: bool) -> int:
@@ -229,10 +218,7 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
 
 
 def _require_quotes(nodes: list[Node], document: Any) -> None:
-    """_WrongError if something is compared with a field of neither the document nor any table.
-
-    It is a word with missing or wrong quotes: JMESPath finds nothing then, without an error.
-    """
+    """_WrongError if something is compared with an unknown field: mostly a text without quotes, which finds nothing."""
     from diode_lut.table.row import Candidate, Entry
     from diode_lut.templates.config import TEMPLATES
 

@@ -9,33 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from diode_lut.cli.arguments import (
-    ANY,
-    ANY_OP,
-    DTYPE,
-    EPILOGUE,
-    FILE,
-    LAYOUT,
-    TABLE,
-    VARIANT,
-    Typed,
-    git_output,
-    hardware_of,
-    read_datasets_for,
-    read_whole_table,
-    size_range,
-)
-from diode_lut.cli.output import (
-    CHANGES,
-    REPORTERS,
-    TEXT_OR_JSON,
-    changing,
-    exit_code,
-    is_standard,
-    progress_bars,
-    say,
-    say_error,
-)
+from diode_lut.cli import arguments, output
 from diode_lut.errors import (
     DiodeLutError,
     ModelError,
@@ -57,8 +31,8 @@ if TYPE_CHECKING:
 
 
 @click.command("show")
-@click.argument("file", type=TABLE)
-def show_command(file: Typed) -> None:
+@click.argument("file", type=arguments.TABLE)
+def show_command(file: arguments.Typed) -> None:
     """Print a table, dataset or model as text.
 
     A table has a line for each row and for each kernel, and equal tables are printed equally. A dataset is
@@ -73,15 +47,15 @@ def show_command(file: Typed) -> None:
     contents = file.whole()
     if is_dataset(contents):
         for line in as_lines(read_dataset(file.path, contents=contents)):
-            say(line)
+            output.say(line)
     elif contents.lstrip().startswith(b"{"):
-        say(as_text(table_of(file.path, contents)))
+        output.say(as_text(table_of(file.path, contents)))
     else:
-        say(header_text(BytesIO(contents), file.path))
+        output.say(header_text(BytesIO(contents), file.path))
 
 
 @click.command("tables")
-@TEXT_OR_JSON
+@output.TEXT_OR_JSON
 def tables_command(form: str) -> None:
     """List the tables and models, with their hardware."""
     from diode_lut import api
@@ -99,45 +73,44 @@ def tables_command(form: str) -> None:
         if not (is_model(file.path) and isinstance(try_model(str(file.path)), DiodeLutError))
     ]
     if form == "json":
-        say(as_json(files))
+        output.say(as_json(files))
     else:
         for each in files:
-            say(printable("  ".join(each.values())))
+            output.say(printable("  ".join(each.values())))
 
 
 @click.command("fmt")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=arguments.TABLE)
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file is not in canonical form.")
-def fmt_command(files: tuple[Typed, ...], check: bool) -> int:
+def fmt_command(files: tuple[arguments.Typed, ...], check: bool) -> int:
     """Put tables in canonical form, after jq or an editor.
 
     The meaning of a table does not change. The names of changed files are printed. A file with an invalid row is an
     error and is not changed.
     """
-    return max(_format(file, check) for file in files)
-
-
-def _format(file: Typed, check: bool) -> int:
-    """Format a file, and return its exit code: an error does not keep other files from being formatted."""
     from diode_lut.table import to_bytes
 
-    target = None if check else file.target
-    printed = target is not None and is_standard(target)
-    try:
-        with nullcontext() if target is None else changing(target) as save:
-            table = read_whole_table(file)
-            changes = table.canonical_digest() != table.digest
-            if save is not None and (changes or printed):
-                save(to_bytes(table))
-    except (TableError, OSError) as error:
-        return say_error(error)
-    if changes and not printed:
-        say(printable(str(file.path)))
-    return int(check and changes)
+    code = 0
+    for file in files:
+        target = None if check else file.target
+        printed = target is not None and output.is_standard(target)
+        try:
+            with nullcontext() if target is None else output.changing(target) as save:
+                table = arguments.read_whole_table(file)
+                changes = table.canonical_digest() != table.digest
+                if save is not None and (changes or printed):
+                    save(to_bytes(table))
+        except (TableError, OSError) as error:  # other files are formatted all the same
+            code = max(code, output.say_error(error))
+            continue
+        if changes and not printed:
+            output.say(printable(str(file.path)))
+        code = max(code, int(check and changes))
+    return code
 
 
 @click.command("check")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=TABLE)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=arguments.TABLE)
 @click.option(
     "--compile",
     "compiling",
@@ -151,24 +124,19 @@ def _format(file: Typed, check: bool) -> int:
     help="Find everything that a pull request with these tables would be refused for; implies --compile. A FILE may be "
     "the folder that adopt has written.",
 )
-@click.option(
+@arguments.files_option(
     "--dataset",
     "inputs",
-    metavar="FILE",
-    multiple=True,
-    type=FILE,
     help="Note gains that are not those of these timings; can be repeated.  [default: the timings that `tune` keeps "
     "beside the table]",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(REPORTERS)),
-    default="text",
-    help="Lines for people, a JSON list, or annotations for GitHub Actions.",
-)
+@output.format_option(*output.REPORTERS, about="Lines for people, a JSON list, or annotations for GitHub Actions.")
 def check_command(
-    files: tuple[Typed, ...], compiling: bool, contribution: bool, inputs: tuple[Typed, ...], form: str
+    files: tuple[arguments.Typed, ...],
+    compiling: bool,
+    contribution: bool,
+    inputs: tuple[arguments.Typed, ...],
+    form: str,
 ) -> int:
     """Find everything wrong with tables.
 
@@ -184,15 +152,15 @@ def check_command(
     if contribution:
         files = tuple(table for file in files for table in _contributed(file))
     errors = [error for file in files for error in check_table(file, compiling or contribution, contribution, inputs)]
-    for line in REPORTERS[form](errors):
-        say(line)
+    for line in output.REPORTERS[form](errors):
+        output.say(line)
     notes = sum(error.note for error in errors)
     counts = {"file": len(files), "problem": len(errors) - notes, **({"note": notes} if notes else {})}
-    say(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()), err=True)
-    return max(map(exit_code, errors), default=0)
+    output.say(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()), err=True)
+    return max(map(output.exit_code, errors), default=0)
 
 
-def _contributed(file: Typed) -> list[Typed]:
+def _contributed(file: arguments.Typed) -> list[arguments.Typed]:
     """Return the tables in a folder ready to contribute, or a file as it is."""
     if file.contents is not None or not file.path.is_dir():
         return [file]
@@ -200,10 +168,12 @@ def _contributed(file: Typed) -> list[Typed]:
     if not tables:
         reason = "has no tables/*.json (name the folder that `adopt` calls ready to contribute)"
         raise TableError(reason, path=file.path)
-    return [Typed(table) for table in tables]
+    return [arguments.Typed(table) for table in tables]
 
 
-def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[Typed, ...] = ()) -> list[TableError]:
+def check_table(
+    file: arguments.Typed, compiling: bool, contribution: bool, inputs: tuple[arguments.Typed, ...] = ()
+) -> list[TableError]:
     """Return everything wrong with a table or a model, and notes."""
     from diode_lut.decide.catalog import is_model, open_model
     from diode_lut.table import read_bytes
@@ -229,7 +199,7 @@ def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[
     from diode_lut.compile_check import check_compiling
     from diode_lut.contribute.review import review
 
-    with progress_bars() as progress, suppress(TableError):
+    with output.progress_bars() as progress, suppress(TableError):
         if contribution:
             errors += review(file.file, data, progress.records)
         if compiling:
@@ -237,7 +207,7 @@ def check_table(file: Typed, compiling: bool, contribution: bool, inputs: tuple[
     return errors
 
 
-def _stale_gains(file: Typed, data: bytes, inputs: tuple[Typed, ...]) -> list[TableError]:
+def _stale_gains(file: arguments.Typed, data: bytes, inputs: tuple[arguments.Typed, ...]) -> list[TableError]:
     """Return notes on gains that the last commit or the timings have for another config. TableError if not a table."""
     from diode_lut.files import timings_of
     from diode_lut.table import located, table_of
@@ -247,10 +217,12 @@ def _stale_gains(file: Typed, data: bytes, inputs: tuple[Typed, ...]) -> list[Ta
     table, faults = table_of(file.path, data), list[Fault]()
     if file.contents is None:
         with suppress(SettingError, TableError):  # no repository, or no such table in its last commit
-            committed = git_output(file.path.parent, "cat-file", "blob", f"HEAD:./{file.path.name}")
+            committed = arguments.git_output(file.path.parent, "cat-file", "blob", f"HEAD:./{file.path.name}")
             if committed != data:
                 faults += edited_gains(table, table_of(file.path, committed))
-    datasets = read_datasets_for(table, inputs or map(Typed, sorted(timings_of(file.path).glob("*.msgpack"))))
+    datasets = arguments.read_datasets_for(
+        table, inputs or map(arguments.Typed, sorted(timings_of(file.path).glob("*.msgpack")))
+    )
     if datasets:
         from diode_lut.contribute.review import stale_gains
 
@@ -260,7 +232,7 @@ def _stale_gains(file: Typed, data: bytes, inputs: tuple[Typed, ...]) -> list[Ta
 
 def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for the key of a row. Without an option, the key matches anything."""
-    sizes: dict[str, Any] = {"type": size_range, "metavar": "SIZES"}
+    sizes: dict[str, Any] = {"type": arguments.size_range, "metavar": "SIZES"}
     decorators = (
         click.option("--b", **sizes, help="The batch of a bmm or baddbmm, as for --m."),
         click.option("--m", **sizes, help="Rows of A: 1024, or a range like 513-1024.  [default: any]"),
@@ -275,28 +247,28 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--loads", **sizes, help="Elements that a pointwise kernel reads for each it writes, as for --m."),
         click.option(
             "--n-align",
-            type=click.Choice((*ALIGNS, ANY)),
+            type=click.Choice((*ALIGNS, arguments.ANY)),
             help="Of a range of N, 16 for values with which every row of a packed result starts on a 16-byte boundary, "
             "2 for all others.  [default: any]",
         ),
-        click.option("--dtype", type=DTYPE, help="Type of the inputs.  [default: any]"),
-        click.option("--layout", type=LAYOUT, help="Of A and B.  [default: any]"),
+        click.option("--dtype", type=arguments.DTYPE, help="Type of the inputs.  [default: any]"),
+        click.option("--layout", type=arguments.LAYOUT, help="Of A and B.  [default: any]"),
         click.option(
             "--epilogue",
-            type=EPILOGUE,
+            type=arguments.EPILOGUE,
             help="Class of the pointwise work that is fused after the GEMM: light such as relu, medium such as silu "
             "or a residual, heavy such as gelu with tanh.  [default: any]",
         ),
         click.option(
             "--variant",
-            type=VARIANT,
+            type=arguments.VARIANT,
             metavar="VARIANT",
             help="Of scaled_mm, such as row-bfloat16, of attention, such as causal, or of a generated kernel, such as "
             "inner.  [default: any]",
         ),
         click.option(
             "--align",
-            type=click.Choice((*ALIGNS, ANY)),
+            type=click.Choice((*ALIGNS, arguments.ANY)),
             help="16 if every row of A and B starts on a 16-byte boundary, else 2.  "
             "[default: as packed matrices have it, if all else is exact; otherwise any]",
         ),
@@ -307,8 +279,8 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command("set")
-@click.argument("table_file", metavar="TABLE", type=TABLE)
-@click.argument("op", type=ANY_OP, metavar="OP", required=False, is_eager=True)
+@click.argument("table_file", metavar="TABLE", type=arguments.TABLE)
+@click.argument("op", type=arguments.ANY_OP, metavar="OP", required=False, is_eager=True)
 @_key_options
 @click.option(
     "--config",
@@ -322,16 +294,16 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     "--rows",
     "rows_file",
     metavar="FILE",
-    type=FILE,
+    type=arguments.FILE,
     help="Set all rows of this JSON list, as a table's entries have them, at once. --note is for those without a note.",
 )
 @click.option("--hardware", metavar="NAME", help="Make a table for this hardware, if there is no such file.")
 def set_command(
-    table_file: Typed,
+    table_file: arguments.Typed,
     op: str | None,
     configs: tuple[str, ...],
     note: str | None,
-    rows_file: Typed | None,
+    rows_file: arguments.Typed | None,
     hardware: str | None,
     **key: Any,
 ) -> None:
@@ -359,11 +331,11 @@ def set_command(
         if missing is not None:
             raise click.UsageError(f"Missing {missing}.")
         row = {"configs": [Config.parse(config).to_json() for config in configs], "note": note}
-        entries = [_entry({**_key(op or ANY, **key), **row})]
-    _edit(table_file, set_row, entries, None if hardware is None else hardware_of(hardware))
+        entries = [_entry({**_key(op or arguments.ANY, **key), **row})]
+    _edit(table_file, set_row, entries, None if hardware is None else arguments.hardware_of(hardware))
 
 
-def _entries(file: Typed, note: str | None) -> list[Entry]:
+def _entries(file: arguments.Typed, note: str | None) -> list[Entry]:
     """Read a JSON list of rows, each with a note and a key of its own. TableError with the place in the list."""
     from diode_lut.table import MAX_VALUES, parse
     from diode_lut.table.row import coverage
@@ -388,10 +360,10 @@ def _entries(file: Typed, note: str | None) -> list[Entry]:
 
 
 @click.command("unset")
-@click.argument("table_file", metavar="TABLE", type=TABLE)
-@click.argument("op", type=ANY_OP, metavar="OP", is_eager=True)
+@click.argument("table_file", metavar="TABLE", type=arguments.TABLE)
+@click.argument("op", type=arguments.ANY_OP, metavar="OP", is_eager=True)
 @_key_options
-def unset_command(table_file: Typed, **key: Any) -> None:
+def unset_command(table_file: arguments.Typed, **key: Any) -> None:
     """Remove the row with this key from a table.
 
     OP is an op of the table format, such as mm or bmm, or any for a row of all ops with two matrices.
@@ -404,13 +376,13 @@ def unset_command(table_file: Typed, **key: Any) -> None:
 
 def _key(op: str, align: int | str | None, **fields: Any) -> dict[str, Any]:
     """Return the key as a table file has it. For a single problem, ``align`` is from packed matrices."""
-    key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, ANY)}
+    key = {name: value for name, value in {"op": op, **fields}.items() if value not in (None, arguments.ANY)}
     if align is not None:
-        return key if align == ANY else {**key, "align": align}
+        return key if align == arguments.ANY else {**key, "align": align}
     sizes = {**({} if op in BATCHED else {"b": [1, 1]}), **key}
     exact = {name: size[0] for name, size in sizes.items() if isinstance(size, list) and size[0] == size[1]}
     dtype, layout = key.get("dtype"), key.get("layout")
-    if op == ANY or not dtype or not layout or exact.keys() != {*MATMUL_SIZES, *OP_SIZES[op]}:
+    if op == arguments.ANY or not dtype or not layout or exact.keys() != {*MATMUL_SIZES, *OP_SIZES[op]}:
         return key
     if op in ATTENTION:
         return {**key, "align": attention_align(dtype, exact["k"], exact["v"])}
@@ -428,12 +400,12 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 def _edit(
-    table_file: Typed, change: Callable[[Table, Entry], Edit], rows: Iterable[Entry], hardware: Hardware | None = None
+    table_file: arguments.Typed,
+    change: Callable[[Table, Entry], Edit],
+    rows: Iterable[Entry],
+    hardware: Hardware | None = None,
 ) -> None:
-    """Read the table, change it for each row, write it once, and print the changes, while other writers wait.
-
-    If there is no such file, a table for ``hardware`` is made.
-    """
+    """Change the table for each row, write it once, and print the changes. A missing one is made for ``hardware``."""
     from diode_lut.files import own_tables_directory
     from diode_lut.table import Table, placed, to_bytes
     from diode_lut.table.format import candidate_text, key_text
@@ -445,11 +417,11 @@ def _edit(
     edits = []
     if hardware is not None and target.parent == own_tables_directory():
         target.parent.mkdir(parents=True, exist_ok=True)
-    with changing(target) as save:
+    with output.changing(target) as save:
         if hardware is not None and table_file.contents is None and not target.exists():
             table = placed(Table(hardware, ()), target)
         else:
-            table = read_whole_table(table_file)
+            table = arguments.read_whole_table(table_file)
         if hardware is not None and not table.hardware.same_device(hardware):
             raise TableError(f"is for {table.hardware}, not for {hardware}", path=target)
         for row in rows:
@@ -467,4 +439,4 @@ def _edit(
         if edit.undecided:
             undecided = counted(edit.undecided, "row")
             lines.append(f"not looked for, because it takes too long: whether {undecided} of it can still answer")
-    say(as_lines(lines), err=is_standard(target), colors=CHANGES)
+    output.say(as_lines(lines), err=output.is_standard(target), colors=output.CHANGES)

@@ -14,23 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from diode_lut.cli.arguments import (
-    DTYPE,
-    FILE,
-    KERNELS,
-    LAYOUT,
-    MINUTES,
-    OP,
-    TABLE,
-    Typed,
-    hardware_of,
-    kernels_of,
-    problems_of,
-    read_datasets,
-    read_whole_table,
-    require_inductor,
-    say_losses,
-)
+from diode_lut.cli import arguments
 from diode_lut.cli.output import (
     ANY_OUTPUT,
     DATASET,
@@ -70,13 +54,13 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
 @click.option(
     "--problems",
     "problem_file",
-    type=FILE,
+    type=arguments.FILE,
     metavar="SET|FILE",
     help=f"A shipped set ({', '.join(SETS)}), the most useful problems first; or a file: a JSON list of "
     '{"op", "M", "N", "K", "dtype"}, optionally "B", "layout", "align" and "epilogue"; a dataset; a table; or a '
     "receipt, whose misses on devices like this one are measured.",
 )
-@KERNELS
+@arguments.KERNELS
 @click.option("--random", "count", metavar="N", type=click.IntRange(min=1), help="Draw N problems at random instead.")
 @click.option(
     "--log-normal",
@@ -87,17 +71,19 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
 @click.option(
     "--op",
     "ops",
-    type=OP,
+    type=arguments.OP,
     multiple=True,
     default=GEMMS,
     callback=_without_variants,
     help="Draw from these ops: those without variants.",
 )
-@click.option("--dtype", "dtypes", type=DTYPE, multiple=True, default=("bfloat16",), help="Draw from these types.")
+@click.option(
+    "--dtype", "dtypes", type=arguments.DTYPE, multiple=True, default=("bfloat16",), help="Draw from these types."
+)
 @click.option(
     "--layout",
     "layouts",
-    type=LAYOUT,
+    type=arguments.LAYOUT,
     multiple=True,
     default=("nn", "nt"),
     help="Draw from these layouts of A and B: n is row-major, t column-major.",
@@ -138,11 +124,11 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
     help="Measure on the workers of this Dask scheduler, on any number of machines with the same hardware. Start one "
     "worker for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
 )
-@click.option("--budget", type=MINUTES, metavar="MINUTES", help="Begin no problem after this time.")
+@click.option("--budget", type=arguments.MINUTES, metavar="MINUTES", help="Begin no problem after this time.")
 @click.option(
     "--table",
     "table_file",
-    type=TABLE,
+    type=arguments.TABLE,
     help="Time only this table's answers and aten, as carefully as the final stage of a sweep, for `evaluate` to show "
     "the table's benefit on this machine.",
 )
@@ -150,7 +136,7 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
 def collect_command(
     context: click.Context,
     /,
-    problem_file: Typed | None,
+    problem_file: arguments.Typed | None,
     kernel_directory: Path | None,
     count: int | None,
     path: Path,
@@ -159,7 +145,7 @@ def collect_command(
     device: str | None,
     scheduler: str | None,
     budget: float | None,
-    table_file: Typed | None,
+    table_file: arguments.Typed | None,
     **drawing: Any,
 ) -> int:
     """Time Inductor's kernels for GEMMs, and write a dataset.
@@ -179,9 +165,9 @@ def collect_command(
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} goes with --random only")
         find_hardware: Callable[[], Hardware] = partial(detect_hardware, "cuda" if device == "all" else device)
-        problems = problems_of(problem_file, None if scheduler else find_hardware)
-    kernels = kernels_of(kernel_directory)
-    require_inductor("collect")
+        problems = arguments.problems_of(problem_file, None if scheduler else find_hardware)
+    kernels = arguments.kernels_of(kernel_directory)
+    arguments.require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
     from diode_lut.measure.collector import collect
     from diode_lut.table import read_bytes, table_of
@@ -214,7 +200,7 @@ def collect_command(
         say(f"{counted(left, 'problem')} left: run the same command again to go on", err=True)
     elif not any(tally["measured"] + tally["present"] for tally in tallies):
         raise CollectError("none of the problems could be measured")
-    return say_losses([each.dataset] if tallies else [])
+    return arguments.say_losses([each.dataset] if tallies else [])
 
 
 def _show(each: Pass, tally: Counter[str]) -> None:
@@ -265,25 +251,31 @@ def _formats(names: Iterable[str]) -> str:
 
 _LAYOUT = click.option(
     "--layout",
-    type=LAYOUT,
+    type=arguments.LAYOUT,
     help="The layout of A and B, where the file cannot say it.  [default: nn, but none for timings]",
 )
 
 
 @click.command("import", epilog=_formats(FORMATS))
 @click.argument("name", metavar="FORMAT", type=click.Choice(tuple(FORMATS)))
-@click.argument("source", metavar="IN", type=FILE)
+@click.argument("source", metavar="IN", type=arguments.FILE)
 @output_option(type=ANY_OUTPUT, help="The table or dataset to write.")
 @click.option(
     "--hardware", metavar="NAME", help="The hardware that was measured: a table's name or its GPU's, or NAME,ARCH,SMS."
 )
-@click.option("--op", type=OP, help="The op of all GEMMs, where the file does not say it.")
+@click.option("--op", type=arguments.OP, help="The op of all GEMMs, where the file does not say it.")
 @click.option(
-    "--dtype", type=DTYPE, help="The type of the inputs, where the file does not say it; or tf32 for float32."
+    "--dtype", type=arguments.DTYPE, help="The type of the inputs, where the file does not say it; or tf32 for float32."
 )
 @_LAYOUT
 def import_command(
-    name: str, source: Typed, output: Path, hardware: str | None, op: str | None, dtype: str | None, layout: str | None
+    name: str,
+    source: arguments.Typed,
+    output: Path,
+    hardware: str | None,
+    op: str | None,
+    dtype: str | None,
+    layout: str | None,
 ) -> None:
     """Convert another tool's table or timings, or your own timings.
 
@@ -296,7 +288,7 @@ def import_command(
 
     if not is_standard(output) and output.exists() and output.stat().st_size:
         raise ExchangeError(f"{output}: exists already, and an import adds nothing to a file: name another one")
-    facts = Facts(hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
+    facts = Facts(arguments.hardware_of(hardware) if hardware is not None else None, op, dtype, layout, source.contents)
     content, skipped = read(name, source.path, facts)
     count, problems = 0, set()
 
@@ -328,23 +320,28 @@ def import_command(
 
 @click.command("export", epilog=_formats(_EXPORTED))
 @click.argument("name", metavar="FORMAT", type=click.Choice(_EXPORTED))
-@click.argument("typed", metavar="IN", type=TABLE)
+@click.argument("typed", metavar="IN", type=arguments.TABLE)
 @output_option(type=ANY_OUTPUT, help="The file to write.")
 @click.option(
     "--problems",
-    type=FILE,
+    type=arguments.FILE,
     metavar="SET|FILE",
     help="A set or file as collect takes it: export the table's answers for these problems.  [default: those with a "
     "row of their own]",
 )
 @click.option(
     "--dtype",
-    type=DTYPE,
+    type=arguments.DTYPE,
     help="tf32 exports a table's answers for tf32 instead of float32, where the file cannot say which.",
 )
 @_LAYOUT
 def export_command(
-    name: str, typed: Typed, output: Path, problems: Typed | None, dtype: str | None, layout: str | None
+    name: str,
+    typed: arguments.Typed,
+    output: Path,
+    problems: arguments.Typed | None,
+    dtype: str | None,
+    layout: str | None,
 ) -> int:
     """Convert a table or dataset for another tool.
 
@@ -358,17 +355,17 @@ def export_command(
     skipped: Counter[str] = Counter()
     datasets: list[Dataset] = []
     if FORMATS[name].holds == "timings":
-        datasets = read_datasets([typed])
+        datasets = arguments.read_datasets([typed])
         data = write_timings(name, datasets[0], output)
     else:
-        table = read_whole_table(typed)
-        wanted = exact_problems(table, skipped) if problems is None else problems_of(problems, None)
+        table = arguments.read_whole_table(typed)
+        wanted = exact_problems(table, skipped) if problems is None else arguments.problems_of(problems, None)
         data, others = write_table(name, table, wanted, Facts(dtype=dtype, layout=layout))
         skipped += others
     write(output, data)
     say(printable(f"{output}: {len(data)} bytes"), err=is_standard(output))
     _say_skipped(skipped)
-    return say_losses(datasets)
+    return arguments.say_losses(datasets)
 
 
 def _say_skipped(skipped: Counter[str]) -> None:

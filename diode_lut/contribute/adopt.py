@@ -38,18 +38,14 @@ from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Table, read_bytes, write_table
 from diode_lut.templates.config import BASELINES
 
-MAX_UTILIZATION = 10
-"""Maximum load, in percent, that others may put on the GPU before measuring begins."""
-
-MAX_SLOWED = 0.1
-"""Maximum share of the samples in which heat or power slows down the GPU."""
+MAX_UTILIZATION = 10  # maximum load, in percent, that others may put on the GPU before measuring begins
+MAX_SLOWED = 0.1  # maximum share of the samples in which heat or power slows down the GPU
 
 _SLOWDOWNS = {0x08: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
 """The bits of NVML's reasons for low clocks that spoil times. A power cap is normal under load."""
 
 _FIELDS = ("clocks.sm", "clocks.max.sm", "temperature.gpu", "utilization.gpu")
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The field with the bits: its name, and its name in drivers before release 535."""
+_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # of the bits, now and before driver 535
 
 _INTERVAL_S = 2.0
 _IDLE_SAMPLES = 3
@@ -163,14 +159,9 @@ class Machine:
         return answer.stdout.strip().splitlines() if answer.returncode == 0 else None
 
 
-BATCH = 64
-"""Number of problems that go through all stages together, so a short budget still ends with finished problems."""
-
-FIRST_BATCH = 16
-"""Number of problems in the first batch, from which the time for others is estimated."""
-
-_MEASURING, _CHECKING = 0.75, 0.85
-"""Shares of the budget after which no problem is begun, and none is measured again."""
+BATCH = 64  # number of problems that go through all stages together, so a short budget ends with finished problems
+FIRST_BATCH = 16  # number of problems in the first batch, from which the time for others is estimated
+_MEASURING, _CHECKING = 0.75, 0.85  # shares of the budget after which no problem is begun, and none is measured again
 
 
 class Adopted(NamedTuple):
@@ -257,10 +248,7 @@ def _measure(
     device: str | None,
     report: Report,
 ) -> int:
-    """Measure batches of problems and kernels until the deadline, and return the number of the remaining.
-
-    The last batch is smaller if a whole batch would take longer than the remaining time.
-    """
+    """Measure batches until the deadline, the last one perhaps smaller, and return how many problems are left."""
     done, left, took = 0, 0, 0.0
     while done < len(work) and (remaining := deadline - time.monotonic()) > 0:
         begin = time.monotonic()
@@ -325,8 +313,7 @@ def _unreliable(drift: Drift, wanted: int) -> list[str]:
     return []
 
 
-_WIDTH = 120
-"""Width of the figures in columns."""
+_WIDTH = 120  # width of the figures in columns
 
 
 def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:

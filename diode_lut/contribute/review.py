@@ -29,29 +29,14 @@ from diode_lut.table.faults import Fault
 from diode_lut.table.format import key_text, winner_text
 from diode_lut.templates.config import Config, baseline
 
-REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")
-"""The fields that the provenance of a contributed table must have."""
-
-REQUIRED_ON_GPUS = ("triton", "driver")
-"""Further required fields for NVIDIA's GPUs."""
-
-AFTERWARDS = "afterwards"
-"""The directory of datasets from a later run, which time a table's answers once more."""
-
-HELD_OUT = Split(0, 0.2)
-"""The problems for testing a table on unseen problems. No table is built from them."""
-
-RESAMPLES = 2000
-"""Draws of the bootstrap."""
-
-_SHOWN = 10
-"""Maximum number of differing rows to name."""
-
-NAMESPACE = "diode-lut"
-"""The purpose in a signature."""
-
-TrackRecords = Callable[[Dataset], Iterable[Record]]
-"""Passes on the records of a dataset, and may show progress."""
+REQUIRED = ("torch", "benchmarker", "measured_on", "measured_by", "datasets", "diode_lut")  # in a contributed table
+REQUIRED_ON_GPUS = ("triton", "driver")  # further required fields for NVIDIA's GPUs
+AFTERWARDS = "afterwards"  # the directory of datasets from a later run, which time a table's answers once more
+HELD_OUT = Split(0, 0.2)  # The problems for testing a table on unseen problems. No table is built from them
+RESAMPLES = 2000  # draws of the bootstrap
+_SHOWN = 10  # maximum number of differing rows to name
+NAMESPACE = "diode-lut"  # the purpose in a signature
+TrackRecords = Callable[[Dataset], Iterable[Record]]  # passes on the records of a dataset, and may show progress
 
 
 def review(path: Path, data: bytes, track: TrackRecords = iter) -> list[TableError]:
@@ -129,10 +114,7 @@ def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> 
 
 
 def stale_gains(table: Table, datasets: Sequence[Dataset]) -> Iterator[Fault]:
-    """Note gains that are not those of the timings, and timings of older software than the table's.
-
-    A row is looked at if all of its problems were measured here.
-    """
+    """Note gains that are not those of the timings, and timings of older software, for rows measured here entirely."""
     for name in ("torch", "triton"):
         said, older = str(table.provenance.get(name, "")), defaultdict[str, list[str]](list)
         for dataset in datasets:

@@ -31,17 +31,13 @@ tools/score_verify.py computes its consequences. In later runs on other H200 at 
 configs of 30 % of the rows swapped 4 to 18.
 """
 
-NOISE_FACTOR = 4.0
-"""Where two measurements of a gain differ much, the tolerance is this many times their typical difference."""
-
-MAX_NOISE = 0.05
-"""Maximum typical difference between two measurements of a gain, as a fraction, for a verdict."""
+NOISE_FACTOR = 4.0  # the tolerance is this many times the typical difference of two measurements, if that is much
+MAX_NOISE = 0.05  # maximum typical difference between two measurements of a gain, as a fraction, for a verdict
 
 HEALTHY, SICK = 0.15, 0.02
 """A table holds if surely fewer than the first fraction of rows drifted, and fails if surely more than the second."""
 
-MIN_ROWS = 8
-"""Minimum number of rows for a verdict."""
+MIN_ROWS = 8  # minimum number of rows for a verdict
 
 _Z = NormalDist().inv_cdf(0.975)
 
@@ -49,10 +45,7 @@ Verdict = Literal["holds", "does not hold", "undecided", "too noisy"]
 
 
 class RemeasuredRow(NamedTuple):
-    """A row at its problems, with its recorded gain over aten and the gains measured here, 0 if the config failed.
-
-    The gain of several problems is their geometric mean.
-    """
+    """A row with its recorded gain over aten, and the gains measured here (geometric means), 0 if the config failed."""
 
     problems: tuple[Problem, ...]
     recorded: float
@@ -78,10 +71,7 @@ class Interval(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """The result for all measured rows.
-
-    ``noise`` is the median difference, a fraction, between two measurements of a gain. None if no row has two.
-    """
+    """The result for all measured rows. ``noise`` is the median difference between two measurements of a gain."""
 
     rows: Sequence[RemeasuredRow]
     noise: float | None
@@ -139,29 +129,14 @@ def wilson(hits: int, count: int) -> Interval:
     return Interval(fraction, max(0.0, middle - half), min(1.0, middle + half))
 
 
-SAMPLE = 48
-"""Default number of rows to measure."""
-
-_REPEATED = 8
-"""Number of rows without drift to measure twice all the same, for the noise."""
-
-_LEAST = 1 / 3
-"""Share of the budget for measuring, however long the start takes."""
-
-_FIRST = 0.75
-"""Share of that time after which the first measurement begins no row, to leave time for the second."""
-
-Report = Callable[[str], None]
-"""A function that gets a line of text about the progress."""
-
-Problems = tuple[Problem, ...]
-"""The problems that a row was built from."""
-
-Gains = dict[Problems, float]
-"""Rows as their problems, with the recorded gains."""
-
-MAX_PROBLEMS = 4
-"""Maximum number of problems of a measured row."""
+SAMPLE = 48  # default number of rows to measure
+_REPEATED = 8  # number of rows without drift to measure twice all the same, for the noise
+_LEAST = 1 / 3  # share of the budget for measuring, however long the start takes
+_FIRST = 0.75  # share of that time after which the first measurement begins no row, to leave time for the second
+Report = Callable[[str], None]  # a function that gets a line of text about the progress
+Problems = tuple[Problem, ...]  # the problems that a row was built from
+Gains = dict[Problems, float]  # rows as their problems, with the recorded gains
+MAX_PROBLEMS = 4  # maximum number of problems of a measured row
 
 
 def sample_of(gains: Gains, count: int, seed: int = 0) -> Gains:

@@ -57,14 +57,9 @@ __all__ = ["REASONS", "SOFTWARE", "STAGES", "Dataset", "Header", "Lost", "Record
 
 _log = logging.getLogger(__name__)
 
-MAX_RECORD_BYTES = 2 << 20
-"""Maximum size of a record: a search over ten thousand configs takes half a megabyte."""
-
-HEADER, RECORD = b"HR"
-"""The kinds of frames."""
-
-HEADERS = 2
-"""Copies of the header at the start of a dataset, which cannot be used without it."""
+MAX_RECORD_BYTES = 2 << 20  # maximum size of a record: a search over ten thousand configs takes half a megabyte
+HEADER, RECORD = b"HR"  # the kinds of frames
+HEADERS = 2  # copies of the header at the start of a dataset, which cannot be used without it
 
 _EXT_32 = 0xC9
 _BEGINNING = struct.Struct(">BIB")
@@ -79,10 +74,8 @@ needs more was made to take time."""
 
 class _FrameHead(NamedTuple):
     kind: int
-    size: int
-    """Bytes of the whole frame."""
-    checksum: int
-    """Of the body."""
+    size: int  # bytes of the whole frame
+    checksum: int  # of the body
 
 
 def frame(kind: int, body: bytes) -> bytes:
@@ -229,8 +222,7 @@ def _may_begin(rest: bytes) -> bool:
     return len(rest) < _HEAD_BYTES and _BEGINNINGS.fullmatch(like) is not None and whole
 
 
-_BEGINNING_BYTES = 4 << 10
-"""Number of bytes by which a file is recognised. The copies of a header are shorter."""
+_BEGINNING_BYTES = 4 << 10  # Number of bytes by which a file is recognised. The copies of a header are shorter
 
 
 def read_dataset(
@@ -378,10 +370,7 @@ class DatasetWriter:
             self._file.close()
 
     def append(self, record: Record) -> None:
-        """Write the record. DatasetError if readers would refuse it, or if the file was removed or replaced.
-
-        OSError, for example for a full disk, leaves the file as it was.
-        """
+        """Write the record. DatasetError if readers would refuse it. After an OSError the file is as it was."""
         if self._decoder.decode(record_to_wire(record)) != record:
             raise DatasetError(f"{self.path}: a timing of {record.problem} has neither a reason nor a time ({_TIMES})")
         if not is_at(self._file, self.path):
@@ -458,8 +447,7 @@ def pack(
     return Packed(len({problem for problem, _, _ in records}), timings, read - len(records))
 
 
-_LEVEL = 12
-"""Level of zstd. Files of higher levels are 10 % smaller and take thirty times as long to write."""
+_LEVEL = 12  # Level of zstd. Files of higher levels are 10 % smaller and take thirty times as long to write
 
 
 def _common_header(datasets: Sequence[Dataset]) -> Header:

@@ -26,8 +26,7 @@ REASONS = ("compile", "shared_memory", "out_of_memory", "launch", "timeout", "wr
 fit in memory, the kernel does not start or dies, it takes too long, its result is wrong, or the benchmarker's result
 is not from MIN_NS to MAX_NS."""
 
-MIN_NS, MAX_NS = 1.0, 1e12
-"""Shortest and longest time of an execution, in nanoseconds: about a clock cycle, and a quarter of an hour."""
+MIN_NS, MAX_NS = 1.0, 1e12  # of an execution, in nanoseconds: about a clock cycle, and a quarter of an hour
 
 NS_PER_MS = 1e6
 
@@ -54,8 +53,7 @@ class Header(NamedTuple):
     measured_by: str = ""
 
 
-SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")
-"""The fields of a Header, besides the hardware, with the same value for all timings of a file."""
+SOFTWARE = ("torch", "triton", "cuda", "driver", "benchmarker")  # header fields that all timings of a file share
 
 
 class Timing(NamedTuple):
@@ -90,8 +88,7 @@ class Record(NamedTuple):
         return {config: ns for config, ns, _ in self.timings if ns is not None}
 
 
-_MAX_PLACES = 5
-"""Maximum number of damaged places in a message."""
+_MAX_PLACES = 5  # maximum number of damaged places in a message
 
 
 class Lost(NamedTuple):
@@ -110,17 +107,10 @@ class Lost(NamedTuple):
         return f"{what} (bytes {self.start} to {self.end})"
 
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-"""The first bytes of a compact dataset, which is a stream in a zstd frame."""
-
-_COMPACT_BYTES = 1 << 10
-"""Number of compressed bytes read at a time. zstd makes at most 32 MB of them, whatever a file claims."""
-
-_PLAIN_BYTES = 1 << 16
-"""Largest chunk of a stream."""
-
-_MAX_WINDOW_BYTES = 32 << 20
-"""Largest distance back to which a zstd frame may refer."""
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # the first bytes of a compact dataset, which is a stream in a zstd frame
+_COMPACT_BYTES = 1 << 10  # compressed bytes read at a time. zstd makes at most 32 MB of them, whatever a file claims
+_PLAIN_BYTES = 1 << 16  # largest chunk of a stream
+_MAX_WINDOW_BYTES = 32 << 20  # largest distance back to which a zstd frame may refer
 
 _MAX_RATIO = 200
 _RATIO_FREE_BYTES = 4 << 20
@@ -264,8 +254,7 @@ def fastest_first(record: Record) -> Iterable[Timing]:
 MAGIC = "diode_lut_dataset"
 VERSION = 2
 
-_MAX_EXACT = 2**53
-"""Up to this, every integer is a floating-point number."""
+_MAX_EXACT = 2**53  # up to this, every integer is a floating-point number
 
 _OPTIONAL = "measured_by"
 _TEXTS = tuple(name for name in Header._fields if name not in ("hardware", _OPTIONAL))

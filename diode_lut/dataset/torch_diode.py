@@ -30,14 +30,9 @@ from diode_lut.hardware import Hardware, gpu_named_in, is_called, known_gpu
 from diode_lut.problem import Problem
 from diode_lut.templates.config import POINTER_TUNABLES, Config, pointer_gemm
 
-MAX_BYTES = 1 << 30
-"""Size limit of a file, which is in memory as a whole. A solution is decoded when it is its turn."""
-
-MAX_SOLUTION_BYTES = 4 << 20
-"""Size limit of the timings of a problem. Decoded, they may take a hundred times as much memory."""
-
-_NOT_FINITE = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=[\s,\]}])")
-"""Numbers that Python writes into JSON although they are none of it."""
+MAX_BYTES = 1 << 30  # Size limit of a file, which is in memory as a whole. A solution is decoded when it is its turn
+MAX_SOLUTION_BYTES = 4 << 20  # of the timings of a problem. Decoded, they may take a hundred times as much memory
+_NOT_FINITE = re.compile(rb"(?<=[\s:,\[])-?(?:NaN|Infinity)(?=[\s,\]}])")  # numbers that Python writes into JSON
 
 
 class _SolvedOp(msgspec.Struct):
@@ -55,10 +50,7 @@ class _SolvedFile(msgspec.Struct):
 def open_torch_diode(
     path: Path, file: Readable, is_json: bool, hardware: Hardware | None, layout: str, contents: bytes | None
 ) -> Dataset:
-    """Return the timings of ``hardware``. The file must use its name or an alias. See ``read_dataset``.
-
-    Without ``hardware``, return those of the first hardware in the file, if its name or the file's is a known GPU's.
-    """
+    """Return the timings of ``hardware``, by its name or an alias, by default of the first if it is a known GPU's."""
     first = next(iter(_document(path, file, is_json).hardware), None)
     if first is None:
         raise DatasetError(f"{path}: neither a diode_lut dataset nor one of torch-diode, which has a map 'hardware'")

@@ -1,7 +1,4 @@
-"""Find tables and models, and open them for a device.
-
-Only the heads of files are read until a table is wanted. Files that were opened last are kept.
-"""
+"""Find tables and models by the heads of their files, and open them for a device. Files opened last are kept."""
 
 from __future__ import annotations
 
@@ -28,18 +25,13 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
 
 
-_SHIPPED = _TABLES, _MODELS = ".json", SUFFIX
-"""Ends of the names of tables and of models."""
+_SHIPPED = _TABLES, _MODELS = ".json", SUFFIX  # ends of the names of tables and of models
 _MISSING = "no such file"
-_ROWS_NAMED = 10
-"""Number of bad rows of a file in the log."""
+_ROWS_NAMED = 10  # number of bad rows of a file in the log
 
 
 class TableFile(NamedTuple):
-    """A usable table or model: its file, its hardware, and whether it is shipped or the user's own.
-
-    ``named`` is true if the user has named it, and false for files found in a directory.
-    """
+    """A usable table or model: its file, its hardware, whether it is shipped, and whether the user has named it."""
 
     path: Path
     hardware: Hardware
@@ -63,10 +55,7 @@ def find_tables(user_tables: Iterable[str]) -> list[TableFile]:
 
 
 def find_path(name_or_path: str) -> Path:
-    """Return the file of a path, of a shipped table's or model's name, or of a name in the user's directory of tables.
-
-    A shipped table is meant if both have the name. TableError if there is none.
-    """
+    """Return the file of a path, or of the name of a shipped or an own table or model. TableError if there is none."""
     path = Path(name_or_path)
     fault = _no_file(path)
     if not fault:
@@ -105,10 +94,7 @@ def _no_file(path: Path) -> str:
 
 
 def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
-    """Return the hardware of the table of this name, hardware or alias, or else the well-known GPU of this name.
-
-    HardwareError if there is none.
-    """
+    """Return the hardware of a table by name, hardware or alias, or else a well-known GPU's. HardwareError if none."""
     files = find_tables(user_tables)
     found = next((file.hardware for file in files if file.called(name)), None) or known_gpu(name)
     if found is None:
@@ -173,10 +159,7 @@ def warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...])
 
 
 def shipped_paths(endings: Iterable[str] = _SHIPPED) -> list[str]:
-    """Return the trusted shipped files, good or bad, by default all tables, then all models.
-
-    Trust matters because the user did not name them.
-    """
+    """Return the shipped files whose owner is trusted, good or bad, by default all tables, then all models."""
     return _trusted(_listed(tables_directory(), *endings))
 
 
@@ -383,8 +366,7 @@ def _tier(
     return Tier(name, tuple(tables), tuple(left_out if tables or left_out else [reason_if_none]))
 
 
-_lock = threading.RLock()
-"""Held while tables are read, so that several threads read them once."""
+_lock = threading.RLock()  # held while tables are read, so that several threads read them once
 
 
 def hardware_called(name: str, settings: Settings) -> Hardware:

@@ -23,13 +23,9 @@ from diode_lut.settings import CHOOSER
 from diode_lut.templates.config import Config
 
 ChooserFunction = Callable[[Problem, Hardware], "Config | Sequence[Config] | None"]
-"""A function returns configs for a GEMM on a device, best first. None, or an empty list, is a miss.
+"""A function that returns configs, best first, or none for a miss, the same in every thread and process."""
 
-It must return the same for the same arguments, in every thread and process.
-"""
-
-LIMIT_S = 2.0
-"""Default limit of a call, in seconds."""
+LIMIT_S = 2.0  # default limit of a call, in seconds
 _MAX_LIMIT_S = 3600
 
 
@@ -217,8 +213,7 @@ def load_function(place: str) -> ChooserFunction:
     return found  # type: ignore[return-value]  # a Chooser checks it
 
 
-_registered: dict[str, Chooser] = {}
-"""Choosers by name, in the order of asking."""
+_registered: dict[str, Chooser] = {}  # choosers by name, in the order of asking
 
 
 def registered() -> tuple[Chooser, ...]:

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
 from diode_lut.hardware import Hardware
-from diode_lut.problem import GENERATED, Problem
+from diode_lut.problem import GENERATED, JOINED, MAX_SIZE, Problem
 from diode_lut.settings import CHOOSER, MODEL, USER
-from diode_lut.templates.config import ATEN, Config, baseline
+from diode_lut.templates.config import Config, baseline
 
 NOT_AS_TIMED = "a size that may change was a constant when it was timed"
 """Why a config is left out of a decision for sizes that may change."""
@@ -76,12 +76,18 @@ class Sources:
         """Return a single source as the sources of its hardware."""
         return cls(source.hardware, [Tier("", (source,))])
 
-    def first_answer(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Decision:
-        """Decide for a problem of fixed sizes by the first source with configs."""
+    def first_answer(
+        self, problem: Problem, threshold: Threshold, *, padding: bool, over: Axis | None = None
+    ) -> Decision:
+        """Decide by the first source with configs: at fixed sizes, or for a kernel of 32-bit indices ``over`` any x."""
         abstained: dict[int, Step] = {}
         source, answer = None, None
         for number, tier, asked in self._asked:
-            found = asked.ask(problem, threshold, padding=padding)
+            if over is None:
+                found = asked.ask(problem, threshold, padding=padding)
+            else:
+                high = min(over.high or MAX_SIZE, MAX_SIZE // (problem.y * problem.r))
+                found = asked.ask_over(problem, over.low, max(over.low, high), threshold)
             if found is None:
                 continue
             source, answer = asked, found
@@ -99,7 +105,8 @@ class Sources:
             usual = baseline(problem.op)  # its first config in the answer may be padded
             if configs[0].template != usual.template:
                 configs = (next((config for config in configs if config.template == usual.template), usual),)
-        return Decision(problem, self.hardware, tier, configs, source, answer, tried)
+        named = "" if over is None else str(over)
+        return Decision(problem, self.hardware, tier, configs, source, answer, tried, named)
 
     def times(
         self, problem: Problem, threshold: Threshold = THRESHOLD, *, padding: bool
@@ -187,9 +194,9 @@ class Answers:
         """Return at most ``most`` parts of the range of the only axis, each with its config.
 
         There are none if a single config is as good, or if several axes may change. Configs whose kernels cannot be
-        dispatched are left out. So is aten, unless ``library``.
+        dispatched are left out. So is the baseline, such as aten, unless ``library``. Generated kernels have none.
         """
-        if len(self.axes) != 1 or most == 1:
+        if len(self.axes) != 1 or most == 1 or self.problem.op in GENERATED:
             return ()
         name = epilogue or self.problem.epilogue
         key = name, most, library
@@ -198,19 +205,17 @@ class Answers:
 
             def dispatches(config: Config) -> bool:
                 kernel = config.kernel
-                if config == ATEN:
+                if config == baseline(problem.op):
                     return library
-                return kernel.tiled and not kernel.tma and not self._loses_constants(config)
+                branches = (kernel.tiled and not kernel.tma) or problem.op in JOINED
+                return branches and not self._loses_constants(config)
 
             samples = only(self.samples(problem, padding=False), dispatches)
             self._pieces[key] = pieces_of(samples, axis, most, library=library)
         return self._pieces[key]
 
     def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
-        """Return samples in the axes' ranges, in order of sizes, with the times of configs.
-
-        There are none if no source answers at any of them. Without an upper bound, the range ends where the sources do.
-        """
+        """Return samples in the axes' ranges, in order of sizes, with the times of configs, if any source answers."""
         along = []
         for axis in self.axes:
             inside = sorted(self._sources.borders(problem, axis.fields))
@@ -241,8 +246,12 @@ class Answers:
         """Choose a config for the whole range: the cheapest over all samples.
 
         The problem's own sizes matter only if no source answers at any size. If most of the measurements are without
-        padding, expectations of a model with padding do not count.
+        padding, expectations of a model with padding do not count. For a generated kernel, a source says which config
+        is for the range.
         """
+        if problem.op in GENERATED:
+            (axis,) = self.axes
+            return self._sources.first_answer(problem, self._threshold, padding=False, over=axis)
         samples = self.samples(problem, padding=self._padding)
         if self._padding:
             compared = 0.0
@@ -270,35 +279,22 @@ class Answers:
         return any(name in constants for axis in self.axes for name in axis.fields)
 
 
-MAX_SIZE_SAMPLED = 1 << 16
-"""The largest size of a sample, unless a bound or a row is larger."""
+MAX_SIZE_SAMPLED = 1 << 16  # the largest size of a sample, unless a bound or a row is larger
 
 MAX_SAMPLES = 256
 """Maximum number of samples if several sizes may change. Estimates of unknown times take the square of it."""
 
-MAX_BORDERS = 64
-"""Maximum number of samples along an axis for rows that begin or end there."""
+MAX_BORDERS = 64  # maximum number of samples along an axis for rows that begin or end there
 
 PER_OCTAVE = 1.1
 """Assumed slowdown of a config, relative to the fastest, per factor of two away from sizes with a known time."""
 
-SAFE_TIME = 1.01
-"""Largest time over aten's, at any sample, of a chosen config."""
-
-WORTH_A_KERNEL = 0.005
-"""Least gain, on average over the range, to compile another kernel."""
-
-_NEAR = 2.0
-"""Sizes without an answer do not count within this distance, in log2, of sizes with an answer."""
-
-_FASTEST = 8
-"""Number of configs, the fastest at each sample, to consider for all samples."""
-
-_UNIT = 1e-9
-"""Unit of losses. Sums of whole numbers are exact, and the same on every machine."""
-
-_MAX_CONFIGS = 5
-"""Maximum number of configs in a decision. The first to run is used."""
+SAFE_TIME = 1.01  # largest time over aten's, at any sample, of a chosen config
+WORTH_A_KERNEL = 0.005  # least gain, on average over the range, to compile another kernel
+_NEAR = 2.0  # sizes without an answer do not count within this distance, in log2, of sizes with an answer
+_FASTEST = 8  # number of configs, the fastest at each sample, to consider for all samples
+_UNIT = 1e-9  # Unit of losses. Sums of whole numbers are exact, and the same on every machine
+_MAX_CONFIGS = 5  # Maximum number of configs in a decision. The first to run is used
 
 
 class Axis(NamedTuple):
@@ -366,7 +362,7 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
     fastest = (
         sorted(filter(named.__contains__, sample.times), key=sample.times.__getitem__)[:_FASTEST] for sample in samples
     )
-    configs = dict.fromkeys((*chain(*fastest), ATEN))
+    configs = dict.fromkeys((*chain(*fastest), *(baseline(sample.decision.problem.op) for sample in samples)))
     least = {sample.sizes: min(sample.times.values()) for sample in samples}
     completed = []
     for sample in samples:
@@ -395,14 +391,15 @@ def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:
 
 
 def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
-    """Choose the safe configs with the least loss over the samples. Aten is always safe.
+    """Choose the safe configs with the least loss over the samples. The baseline is always safe.
 
     The decision names the source of the widest sample with the first of these configs as its answer.
     """
     safe = (config for config in _configs(samples) if all(sample.times[config] <= SAFE_TIME for sample in samples))
     losses = {config: sum(sample.loss(config) for sample in samples) for config in safe}
-    configs = sorted(losses, key=lambda config: (losses[config], config != ATEN))[:_MAX_CONFIGS]
-    configs = configs[: configs.index(ATEN) + 1] if ATEN in configs else configs
+    usual = baseline(samples[0].decision.problem.op)
+    configs = sorted(losses, key=lambda config: (losses[config], config != usual))[:_MAX_CONFIGS]
+    configs = configs[: configs.index(usual) + 1] if usual in configs else configs
     by_weight = sorted(samples, key=lambda sample: -sample.weight)
     answering = [each.decision for each in by_weight if each.decision.configs]
     if not answering:  # all sources abstain everywhere
@@ -432,7 +429,8 @@ def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library
         low = (high or 0) + 1
         if not decision.configs and not library:
             return ()
-        pieces.append(Piece(high, decision, decision.configs[0] if decision.configs else ATEN))
+        usual = baseline(decision.problem.op)
+        pieces.append(Piece(high, decision, decision.configs[0] if decision.configs else usual))
     return tuple(pieces) if len({piece.config for piece in pieces}) > 1 else ()
 
 

@@ -49,11 +49,8 @@ _GPUS = {
 }
 """NVIDIA's names of GPUs, by a name in ``hardware.py``."""
 
-_ASKED = 32
-"""Number of configs asked of the library. Configs of a sweep, with similar stages, are taken."""
-
-_lock = Lock()
-"""Held while the library works: its objects are for a single thread at a time."""
+_ASKED = 32  # Number of configs asked of the library. Configs of a sweep, with similar stages, are taken
+_lock = Lock()  # held while the library works: its objects are for a single thread at a time
 
 
 @in_forked_children
@@ -64,10 +61,7 @@ def _free_lock() -> None:
 
 
 def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
-    """Return NVIDIA's configs for a GEMM, best first, or none for float32, attention, and GPUs without NVIDIA's name.
-
-    SettingError if the package is missing.
-    """
+    """Return NVIDIA's configs for a GEMM, best first, or none. SettingError if the package is missing."""
     gpu, precision = _gpu(hardware), _PRECISIONS.get(problem.dtype)
     if gpu is None or precision is None or problem.op not in MATMULS:
         return []

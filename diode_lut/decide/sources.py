@@ -61,8 +61,7 @@ class Threshold(NamedTuple):
         return time * (1 + min(EXPECTED_GAIN, self.gain)) <= 1
 
 
-THRESHOLD = Threshold()
-"""The threshold of the default settings."""
+THRESHOLD = Threshold()  # the threshold of the default settings
 
 
 class Answer(NamedTuple):
@@ -129,6 +128,25 @@ class Source(ABC):
         Without ``padding`` the operands stay as they are, and no config with a ``pad`` can run.
         """
 
+    def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
+        """Return the answer about a generated kernel whose x may change from ``low`` to ``high``.
+
+        It has the configs that answer at all sizes where rows begin and end, and at powers of two between. There is
+        none if the first config is not the same at all of them. Its gain is the least.
+        """
+        ends = (size + step for size in self.borders(problem, ("x",)) for step in (-1, 0, 1))
+        powers = (1 << power for power in range(high.bit_length()))
+        inside = {size for size in (*ends, *powers) if low < size < high}
+        found: Answer | None = None
+        for size in (low, high, *sorted(inside)):
+            answer = self.ask(problem._replace(x=size), threshold, padding=False)
+            if answer is None or not answer.configs or (found and answer.configs[0] != found.configs[0]):
+                return None
+            configs = answer.configs if found is None else tuple(filter(answer.configs.__contains__, found.configs))
+            gains = [each.gain for each in (found, answer) if each and each.gain is not None]
+            found = answer._replace(configs=configs, gain=min(gains, default=None))
+        return found
+
     @abstractmethod
     def no_match(self, problem: Problem) -> str:
         """Return why there is no match."""
@@ -180,15 +198,11 @@ _UNMEASURED_TIME = 0.9
 
 
 def unmeasured_time(place: int) -> float:
-    """Return the assumed time over aten's of a config without a measurement, given its place, from 0, in an answer.
-
-    Somebody wrote it down, so it counts as faster than aten.
-    """
+    """Return the assumed time over aten's of a config that somebody wrote down, by its place in an answer."""
     return _UNMEASURED_TIME * (1 + place / 100)
 
 
-EXACT, RANGE = "exact", "range"
-"""Origins of answers: a row for a single problem, and a row for ranges of sizes."""
+EXACT, RANGE = "exact", "range"  # origins of answers: a row for a single problem, and a row for ranges of sizes
 
 
 class TableSource(Source):
@@ -197,8 +211,7 @@ class TableSource(Source):
     def __init__(self, table: Table) -> None:
         super().__init__(table.hardware, table.path)
         self.table, self.rows = table, len(table.entries)
-        self._answers: dict[int, Answer] = {}
-        """Answers by the id of their row."""
+        self._answers: dict[int, Answer] = {}  # answers by the id of their row
 
     @property
     def digest(self) -> str:
@@ -282,15 +295,11 @@ class TableSource(Source):
         return printable(f"{counted(self.rows, 'row')} for {self.table.hardware.name}")
 
 
-_RANKED = 5
-"""Number of configs of a ranking in ``details``."""
+_RANKED = 5  # number of configs of a ranking in ``details``
 
 
 class ModelSource(Source):
-    """A model's rankings for ``hardware``. It may have been trained for other hardware.
-
-    ``own`` says whether the user named its file.
-    """
+    """A model's rankings for ``hardware``, perhaps another than its own. ``own``: the user named its file."""
 
     only_first: ClassVar = True
 
@@ -338,6 +347,12 @@ class ModelSource(Source):
         if first.template == ATEN.template or threshold.is_clear(time):
             return Answer(ranking.configs, ranking=ranking, gain=1 / time - 1)
         return Answer((ATEN,), ranking=ranking, gain=1 / ranking.times[ranking.configs.index(ATEN)] - 1)
+
+    def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
+        """Return the ranking for the range."""
+        del threshold
+        configs = () if self._kernels is None else self._kernels.ranked_over(problem, low, high)
+        return Answer(configs) if configs else None
 
     def no_match(self, problem: Problem) -> str:
         """Return the fields or sizes of the problem outside of the model's training."""
@@ -400,8 +415,7 @@ class Step(NamedTuple):
         return f"{self.tier}: {self.source.name()}: {self.reason or self.source.no_match(problem)}"
 
 
-ABSTAIN = "abstain"
-"""The tier of decisions without configs."""
+ABSTAIN = "abstain"  # the tier of decisions without configs
 
 
 class Decision(NamedTuple):

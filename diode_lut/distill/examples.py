@@ -91,11 +91,8 @@ def _accumulators(config: Config) -> tuple[object, ...]:
     return config.template, config.tiles.block_m, config.tiles.block_n, config.tiles.num_warps
 
 
-MAX_CANDIDATES = 80
-"""Maximum number of candidates for problems with a batch, and for problems without."""
-
-_MAX_LOSS = 0.7
-"""Cap on log(time / best time), about log(2). A config without a time counts with the cap."""
+MAX_CANDIDATES = 80  # maximum number of candidates for problems with a batch, and for problems without
+_MAX_LOSS = 0.7  # Cap on log(time / best time), about log(2). A config without a time counts with the cap
 
 
 def choose(targets: Sequence[Target]) -> list[Config]:
@@ -138,8 +135,7 @@ def _cover(targets: Sequence[Target]) -> list[Config]:
     return [configs[number] for number in chosen]
 
 
-MAX_LOSS = 0.5
-"""Cap on losses, log(time / best time). A config without a time counts with the cap."""
+MAX_LOSS = 0.5  # Cap on losses, log(time / best time). A config without a time counts with the cap
 
 
 class Space(NamedTuple):
@@ -258,8 +254,7 @@ _SIZE_MULTIPLE, _SIZE_MULTIPLE_OF_BYTES = 8, 128
 """Jittered sizes stay multiples of this if they were, in float8 and int8 of the second. Smaller sizes stay as they
 are."""
 
-_MAX_DRAWS = 50
-"""Maximum number of draws for each drawn problem."""
+_MAX_DRAWS = 50  # maximum number of draws for each drawn problem
 
 
 def draw_problems(problems: Sequence[Problem], kinds: Sequence[Kind], count: int, seed: int) -> list[Problem]:

@@ -1,7 +1,4 @@
-"""Import and export formats of other tools.
-
-The module of a format is imported when a file is read or written.
-"""
+"""Import and export formats of other tools, each imported when it is used."""
 
 from __future__ import annotations
 

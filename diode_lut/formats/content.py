@@ -21,11 +21,7 @@ from diode_lut.templates.config import Config
 
 
 class Facts(NamedTuple):
-    """Facts about a file that its format lacks. None is not known.
-
-    ``hardware`` was measured. ``op``, ``dtype`` and ``layout`` hold for all GEMMs in the file. ``contents`` replaces
-    reading the file.
-    """
+    """Facts that a file's format lacks, for all GEMMs in it. ``contents`` replaces reading the file."""
 
     hardware: Hardware | None = None
     op: str | None = None
@@ -41,8 +37,7 @@ class Timings(NamedTuple):
     records: Iterable[Record]
 
 
-Skipped = Counter[str]
-"""Number of rows or timings without import or export, by reason."""
+Skipped = Counter[str]  # number of rows or timings without import or export, by reason
 
 
 @contextmanager
@@ -55,10 +50,7 @@ def counting(skipped: Skipped, number: int = 1) -> Iterator[None]:
 
 
 def known_hardware(facts: Facts, path: Path, *names: str) -> Hardware:
-    """Return the hardware from the user, or the known GPU with one of the ``names`` in the file.
-
-    ExchangeError asks for the hardware if there is no such GPU, or more than one.
-    """
+    """Return the user's hardware, or the known GPU with one of the ``names``. ExchangeError asks if that is not one."""
     known = [gpu for name in names if (gpu := known_gpu(name))] if facts.hardware is None else [facts.hardware]
     found = known[0] if known else None
     if found is None or any(gpu != found for gpu in known):
@@ -123,8 +115,7 @@ def lines(path: Path, contents: bytes | None = None) -> Iterator[bytes]:
 
 
 _MAX_BYTES = 1 << 30
-_MAX_VALUES = 50_000_000
-"""Size limits of a JSON file. Two million timings have fewer values."""
+_MAX_VALUES = 50_000_000  # Size limits of a JSON file. Two million timings have fewer values
 
 
 def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) -> Any:

@@ -14,17 +14,7 @@ import orjson
 from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import ExchangeError, ProblemError
 from diode_lut.files import read_at_most
-from diode_lut.formats.content import (
-    Facts,
-    Skipped,
-    Timings,
-    answers,
-    counting,
-    exact_table,
-    known_hardware,
-    lines,
-    read_json,
-)
+from diode_lut.formats import content
 from diode_lut.hardware import Hardware, is_called
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_UID, TEMPLATES_OF_CHOICES, UIDS
 from diode_lut.problem import INTEGER, MATMULS, SCALED, VARIANTS, Operand, Problem, letters, packed_operands, problem_of
@@ -44,14 +34,9 @@ def _literal(text: str) -> Any:
         raise ValueError(f"{text[:60]!r} is no literal") from error
 
 
-PACKED = "packed_linear"
-"""On a CPU, an mm with a frozen weight: the inputs are A, the weight as MKL packs it, and the weight with N rows."""
-
-_MKL_LINEAR = "_mkl_linear"
-"""The library's kernel for it."""
-
-_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")
-"""An argument of a template or of Triton's compiler: ``'BLOCK_M': 64`` or ``num_warps=4``."""
+PACKED = "packed_linear"  # on a CPU, an mm with a frozen weight: A, the weight as MKL packs it, and with N rows
+_MKL_LINEAR = "_mkl_linear"  # the library's kernel for it
+_ARGUMENT = re.compile(r"'?\b(\w+)'?[:=] ?(\d+)")  # of a template or the compiler: ``'BLOCK_M': 64``, ``num_warps=4``
 
 
 def problem_of_inputs(op: str, dtypes: Sequence[str], inputs: Sequence[Operand]) -> Problem:
@@ -114,7 +99,7 @@ _TMA = {
 """More arguments of the template for tensor descriptors, with Triton 3.4 or later and Inductor's default settings."""
 
 
-def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
+def read_table(path: Path, facts: content.Facts, skipped: content.Skipped) -> Table:
     """Return the table in ``torch._inductor.config.lookup_table.table``, as a JSON object.
 
     Rows for another device, or without a config for them, are skipped.
@@ -129,19 +114,19 @@ def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
     There are two keys for addmm. In 2.13 its bias is a vector if only ATen is looked up, else expanded to (M, N).
     """
     answers_of: dict[Problem, list[Config]] = {}
-    document = read_json(path, dict, "Inductor's lookup table, an object", facts.contents)
+    document = content.read_json(path, dict, "Inductor's lookup table, an object", facts.contents)
     devices = dict.fromkeys(found["device"] for key in document if (found := _KEY.fullmatch(key)) and found["device"])
-    hardware = known_hardware(facts, path, *devices)
+    hardware = content.known_hardware(facts, path, *devices)
     # A problem's keys with a device go first, and keys with a vector as bias (for ATen alone) last.
     in_order = sorted(document, key=lambda key: (key.startswith("(("), bool(_WITH_VECTOR.search(key))))
     for key in in_order:
         rows = document[key]
         if not isinstance(rows, list):
             raise ExchangeError(f"{path}: not Inductor's lookup table: {key}: {type(rows).__name__} instead of a list")
-        with counting(skipped, len(rows)):
+        with content.counting(skipped, len(rows)):
             configs = answers_of.setdefault(_problem_of_key(key, hardware, tf32=facts.dtype == "tf32"), [])
             for row in rows:
-                with counting(skipped):
+                with content.counting(skipped):
                     template = TEMPLATE_OF_UID.get(row["template_id"])
                     if template is None:
                         raise ProblemError(f"template {row['template_id']!r}")
@@ -149,18 +134,18 @@ def read_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
                     config = Config.from_json({"template": template, **fields})
                     if config not in configs:
                         configs.append(config)
-    return exact_table(hardware, answers_of)
+    return content.exact_table(hardware, answers_of)
 
 
-def write_table(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
+def write_table(table: Table, problems: Iterable[Problem], facts: content.Facts, skipped: content.Skipped) -> bytes:
     """Return the dictionary for packed operands on the table's device.
 
     Sizes must be static, because EVEN_K depends on them. Keys do not distinguish float32 and tf32, so problems of only
     one type are written: tf32 if ``facts`` names it.
     """
     document: dict[str, list[dict[str, Any]]] = {}
-    for problem, entry in answers(table, problems, skipped):
-        with counting(skipped):
+    for problem, entry in content.answers(table, problems, skipped):
+        with content.counting(skipped):
             if problem.dtype == ("float32" if facts.dtype == "tf32" else "tf32"):
                 raise ProblemError(
                     f"{problem.dtype}: keys do not tell float32 from tf32 (--dtype says which to export)"
@@ -193,10 +178,7 @@ def _problem_of_key(text: str, hardware: Hardware, *, tf32: bool) -> Problem:
 
 
 def _rows(config: Config, problem: Problem, hardware: Hardware) -> Iterator[dict[str, Any]]:
-    """Yield the config with all arguments of the template, or nothing if the template cannot compute the op.
-
-    ProblemError if a tunable is no argument in Inductor's table.
-    """
+    """Yield the config with all arguments of the template, if it computes the op. ProblemError if one is missing."""
     names = KWARGS[config.template]
     for uid in UIDS[config.template].get(problem.op, ())[:1]:
         for name in config.tunables:
@@ -250,7 +232,7 @@ _OPERANDS = re.compile(r"(\[.*\])(:benchmark_policy=\w+)?")
 _TRITON = re.compile(r"triton_(\w+)-(\w{1,200})")
 
 
-def read_cache(path: Path, facts: Facts, skipped: Skipped) -> Timings:
+def read_cache(path: Path, facts: content.Facts, skipped: content.Skipped) -> content.Timings:
     """Return the timings of the given hardware in Inductor's cache directory, which are already paid for.
 
     Timings of other devices or software are skipped.
@@ -267,9 +249,9 @@ def read_cache(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
     if not files:
         raise ExchangeError(f"{path}: not Inductor's cache directory, or without timings: it has no file in cache/")
-    documents = [read_json(file, dict, "a file of Inductor's timings") for file in files]
+    documents = [content.read_json(file, dict, "a file of Inductor's timings") for file in files]
     names = sorted({str(_system(document, "device", "name") or "no GPU") for document in documents})
-    hardware = known_hardware(facts, path, *names)
+    hardware = content.known_hardware(facts, path, *names)
     headers = [_header(document, hardware) for document in documents]
     header = max(filter(None, headers), key=lambda header: (header.triton, header.cuda), default=None)
     if header is None:
@@ -281,14 +263,11 @@ def read_cache(path: Path, facts: Facts, skipped: Skipped) -> Timings:
             records += _records_of_cache(document, path, device, skipped)
         else:
             skipped["timings of another device, or of other software"] += 1
-    return Timings(header, records)
+    return content.Timings(header, records)
 
 
 def _header(document: Any, hardware: Hardware) -> Header | None:
-    """Return the header of the document's timings, or None for another device.
-
-    Any document may hold timings of CPUs.
-    """
+    """Return the header of the document's timings, of ``cpu`` if it is of the CPU, or None for another device."""
     if hardware.arch.startswith("cpu"):
         return Header(hardware, benchmarker=_BENCHMARKER)
     if not is_called(hardware, str(_system(document, "device", "name"))):
@@ -306,7 +285,7 @@ def _system(document: Any, *names: str) -> Any:
     return value
 
 
-def _records_of_cache(document: Any, directory: Path, device: str, skipped: Skipped) -> Iterator[Record]:
+def _records_of_cache(document: Any, directory: Path, device: str, skipped: content.Skipped) -> Iterator[Record]:
     """Yield a record for each GEMM. Inductor caches other things in the same file."""
     for op, gemms in document.get("cache", {}).items():
         if op not in (*MATMULS, PACKED):
@@ -314,11 +293,11 @@ def _records_of_cache(document: Any, directory: Path, device: str, skipped: Skip
             continue
         for operands, precisions in gemms.items():
             for precision, choices in precisions.items():
-                with counting(skipped, len(choices)):
+                with content.counting(skipped, len(choices)):
                     problem = _problem_of_operands(op, operands, precision, device)
                     timings = []
                     for choice, milliseconds in choices.items():
-                        with counting(skipped):
+                        with content.counting(skipped):
                             config = _config_of_choice(op, choice, directory)
                             timings.append(Timing.of_milliseconds(config, milliseconds))
                     yield Record(problem, best_times(timings))
@@ -356,10 +335,8 @@ _HEAD = re.compile(r"AUTOTUNE (\w+)\((.*)\)\s*$")
 _STRIDES = re.compile(r"strides: (\[.*\])\s*$")
 _DTYPES = re.compile(r"dtypes: (torch\.[\w., ]+?)\s*$")
 _CHOICE = re.compile(r" (\w[\w.-]*) (\d+\.\d+|inf|nan) ms (?:(\d+\.\d)%|nan%|<DIVIDED BY ZERO ERROR>)(.*)$")
-_LAST_DIGIT, _ROUNDED = 1e-4, 5e-4
-"""Milliseconds of a printed time's last digit, and the largest difference of a percentage from its share."""
-_TF32_ROWS, _TF32_COLUMNS = 16, 512
-"""From these M, and N and K, all releases allow TF32 in Triton's kernels where PyTorch's setting does."""
+_LAST_DIGIT, _ROUNDED = 1e-4, 5e-4  # milliseconds of a printed time's last digit, and the error of a percentage
+_TF32_ROWS, _TF32_COLUMNS = 16, 512  # from these M, N and K on, all releases allow TF32 in Triton as PyTorch does
 
 
 class _Printed(NamedTuple):
@@ -388,7 +365,7 @@ class _Autotuning(NamedTuple):
         )
 
 
-def read_log(path: Path, facts: Facts, skipped: Skipped) -> Timings:
+def read_log(path: Path, facts: content.Facts, skipped: content.Skipped) -> content.Timings:
     """Return the timings that Inductor prints on standard error under max-autotune, in the log of a program.
 
     Each block becomes a record, and mixed blocks of several processes are skipped. A block looks like this::
@@ -403,21 +380,23 @@ def read_log(path: Path, facts: Facts, skipped: Skipped) -> Timings:
     Anything may stand before these on a line, such as a rank. Sizes that change are hints, and their strides have
     symbols. Source: select_algorithm.py (log_results) of torch 2.11 to 2.15.
     """
-    hardware = known_hardware(facts, path)
-    return Timings(Header(hardware, benchmarker="Inductor's log"), _records_of_log(path, facts, hardware, skipped))
+    hardware = content.known_hardware(facts, path)
+    return content.Timings(
+        Header(hardware, benchmarker="Inductor's log"), _records_of_log(path, facts, hardware, skipped)
+    )
 
 
-def _records_of_log(path: Path, facts: Facts, hardware: Hardware, skipped: Skipped) -> Iterator[Record]:
+def _records_of_log(path: Path, facts: content.Facts, hardware: Hardware, skipped: content.Skipped) -> Iterator[Record]:
     block, after_whole = None, True
-    for block in _blocks(line.decode(errors="replace") for line in lines(path, facts.contents)):
+    for block in _blocks(line.decode(errors="replace") for line in content.lines(path, facts.contents)):
         trusted, after_whole = after_whole and block.is_whole, bool(block.choices)
-        with counting(skipped, max(1, len(block.choices))):
+        with content.counting(skipped, max(1, len(block.choices))):
             if not trusted:  # where a block has no choices, another one has them
                 raise ProblemError("blocks that are cut, or mixed with another's (let each process write its own log)")
             problem = _problem_of_block(block, facts.dtype, hardware)
             timings = []
             for choice in block.choices:
-                with counting(skipped):
+                with content.counting(skipped):
                     name = re.sub(r"^cpp_|_\d+$", "", choice.name)  # a generated choice's name ends with its number
                     if name.startswith("triton_"):
                         config = triton_config(block.op, name.removeprefix("triton_"), choice.arguments)

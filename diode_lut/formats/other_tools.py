@@ -74,10 +74,7 @@ def read_diode_table(path: Path, facts: Facts, skipped: Skipped) -> Table:
 
 
 def write_diode_table(table: Table, problems: Iterable[Problem], facts: Facts, skipped: Skipped) -> bytes:
-    """Return the table for problems with the layout of ``facts``, by default ``nn``: the file has no layout.
-
-    Each row gets its configs up to the first without an equivalent here.
-    """
+    """Return the table for problems of one layout. Configs of a row end before the first without an equivalent."""
     operations: dict[str, dict[str, Any]] = {}
     for problem, entry in answers(table, problems, skipped):
         with counting(skipped):
@@ -136,10 +133,7 @@ _SOLUTION = "a max-autotune solution of torch-diode, an object with a list 'conf
 
 
 def read_solution(path: Path, contents: bytes | None = None) -> ReferenceKernels:
-    """Return the kernels of a solution file, of which the fastest counts. ExchangeError if it is no such file.
-
-    ``contents`` are the bytes of a file that is not on disk.
-    """
+    """Return the kernels of a solution file, of which the fastest counts. ExchangeError if it is no such file."""
     parts = read_json(path, dict, _SOLUTION, contents)
     by_op = {op: parts[op] for op in MATMULS if op in parts} or dict.fromkeys(MATMULS, parts)
     configs: dict[tuple[str, Any], set[Config]] = {}  # by op and sizes, which are None if a config is for all
@@ -254,8 +248,7 @@ _NAMES = dict(zip(POINTER_TUNABLES, POINTER_TUNABLES, strict=True)) | {
     "block_k": "BLOCK_SIZE_K",
     "group_m": "GROUP_SIZE_M",
 }
-_STAGES = {"cuda": 3, "hip": 2}
-"""Triton's default for each backend, for files without ``num_stages``."""
+_STAGES = {"cuda": 3, "hip": 2}  # Triton's default for each backend, for files without ``num_stages``
 
 
 def read_vllm(path: Path, facts: Facts, skipped: Skipped) -> Table:

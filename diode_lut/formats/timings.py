@@ -40,13 +40,11 @@ from diode_lut.problem import (
 )
 from diode_lut.templates.config import TEMPLATES, Config
 
-Cells = dict[str, str]
-"""The cells of a row with contents, by the names of their columns in lower case."""
+Cells = dict[str, str]  # the cells of a row with contents, by the names of their columns in lower case
 
 _Fields = tuple[tuple[str, str], ...]
 
-_NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-"""Nanoseconds of each unit of time."""
+_NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}  # nanoseconds of each unit of time
 
 _NUMBERS = re.compile(r"[\[( ]*\d{1,12}((?: *[x,;] *| +)\d{1,12}){1,2}[\]) ]*")
 _STRIDES = ("strides_a", "strides_b")

@@ -44,8 +44,7 @@ _HARMLESS = frozenset(
 
 _USER_CHOOSES = "kernel_options choose blocks, stages or warps"
 
-InductorConfigs = list[Any]
-"""Inductor's configs: objects with a field for each of our tunables."""
+InductorConfigs = list[Any]  # Inductor's configs: objects with a field for each of our tunables
 
 
 class Attention(NamedTuple):
@@ -63,10 +62,7 @@ class Attention(NamedTuple):
 
 
 def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> InductorConfigs | None:
-    """Return Inductor's configs for the attention being lowered, or None if Inductor should choose among its own.
-
-    ``ask_base`` returns Inductor's own.
-    """
+    """Return Inductor's configs for the attention being lowered, or None if it should choose among its own."""
     now = in_force()
     asked = None if now is None else attention_of(V.graph.current_node, op)
     if now is None or asked is None:

@@ -49,8 +49,7 @@ from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Sca
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
 
-Build = Callable[[Config], ChoiceCaller]
-"""Makes the choice of a config without its ``pad``, or raises CannotRun."""
+Build = Callable[[Config], ChoiceCaller]  # makes the choice of a config without its ``pad``, or raises CannotRun
 
 
 def in_force() -> InductorSnapshot | None:
@@ -156,8 +155,7 @@ def build_choice(
     return _triton(config, TritonTemplate.all_templates[uid.removeprefix("triton::")], inputs, op, layout, options)
 
 
-_MAX_GRID_Y = 65535
-"""The limit of CUDA and of ROCm on the second dimension of a launch."""
+_MAX_GRID_Y = 65535  # the limit of CUDA and of ROCm on the second dimension of a launch
 
 
 def require_settings_of_timings(dtype: torch.dtype) -> None:
@@ -438,12 +436,10 @@ def with_a_layout(node: Any, assumed: list[tuple[Any, ir.Layout]]) -> Any:
     return ir.TensorBox.create(ir.InputBuffer(name=node.get_name(), layout=likely))
 
 
-_RECIPES = {"tensor": 0, "row": 1}
-"""PyTorch's numbers for the extent of a scale: ``torch.nn.functional.ScalingType``."""
+_RECIPES = {"tensor": 0, "row": 1}  # PyTorch's numbers for the extent of a scale: ``torch.nn.functional.ScalingType``
 
 
-_LEAST_K = 32
-"""K of the smallest matrix instruction for float8."""
+_LEAST_K = 32  # K of the smallest matrix instruction for float8
 
 
 def scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dict[str, Any]:
@@ -461,8 +457,7 @@ def scaling_options(config: Config, inputs: MMKernelInputs, variant: str) -> dic
     return {"USE_FAST_ACCUM": scaling.fast, "SCALE_RECIPE_A": recipe, "SCALE_RECIPE_B": recipe}
 
 
-_DESCRIPTOR_BYTES = 16
-"""The alignment of addresses in a tensor descriptor."""
+_DESCRIPTOR_BYTES = 16  # the alignment of addresses in a tensor descriptor
 
 
 def tma_legal(inputs: MMKernelInputs) -> bool:

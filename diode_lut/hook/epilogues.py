@@ -126,7 +126,7 @@ def is_concatenated(node: Node | None) -> bool:
 
 
 ALONE = "_diode_lut_alone"
-"""The attribute of a template's buffer into which nothing is fused."""
+"""The attribute of a template's buffer into which nothing is fused: its Branches, or None for a single kernel."""
 
 _COSTS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
@@ -500,7 +500,7 @@ def codegen_template(
 ) -> Any:
     """Generate the branches of our buffers."""
     buffer = template_node.node
-    found = buffer.branches if isinstance(buffer, _Buffer) else None
+    found: Branches | None = buffer.branches if isinstance(buffer, _Buffer) else getattr(buffer, ALONE, None)
     alone = found is None or (epilogue_nodes and not found.all_triton)
     if alone or prologue_nodes or options.get("only_gen_src_code"):
         return generate(scheduling, template_node, epilogue_nodes, prologue_nodes, **options)

@@ -79,7 +79,8 @@ def fuse(graph: Graph) -> None:
         return
     if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper") or is_on("emulate_precision_casts"):
         return
-    found = [work for node in graph.nodes if (product := product_of(node)) for work in _works(product)]
+    products = [product for node in graph.nodes if (product := product_of(node)) is not None and not product.axes]
+    found = [work for product in products for work in _works(product)]
     chosen: list[tuple[_Work, Config]] = []
     for work in sorted(found, key=lambda work: work.problem.variant not in GATED):
         if all(work.inside.isdisjoint(other.inside) for other, _ in chosen):

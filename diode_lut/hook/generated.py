@@ -22,11 +22,13 @@ from torch._inductor.ir import Reduction
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from diode_lut.decide.decide import Axis
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.choices import in_force, is_on
-from diode_lut.hook.problems import SIZES_CHANGE, hint, is_plain
+from diode_lut.hook.problems import NO_RANGE, axis_of, hint, is_plain, lacks_a_range
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
 from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import KEEPS_R, KWARGS
@@ -41,17 +43,17 @@ _DECIDING = (
 )
 """Inductor's settings with which it, or the user, decides about generated kernels. Releases have most of them."""
 
-_SCAN = re.compile("cum|scan")
-"""The ops that Inductor computes by a scan, by parts of their names."""
+_SCAN = re.compile("cum|scan")  # the ops that Inductor computes by a scan, by parts of their names
+
+NOT_FOR_ALL = "a size may change, and nothing answers for all sizes in its range"
+OTHERS_CHANGE = "a size may change that is not x alone"
+"""Why Inductor decides about a kernel with sizes that may change."""
 
 _LEFT_OPEN = {"features", "tiling_scores"}
 """The arguments of a kernel about whose form and blocks nothing is decided yet."""
 
-_HINTS = {each: each.name.lower() for each in ReductionHint}
-"""The variant of a reduction by Inductor's hint."""
-
-_LEAST_MEMORY = 48 << 10
-"""Bytes of shared memory that a block has on any GPU."""
+_HINTS = {each: each.name.lower() for each in ReductionHint}  # the variant of a reduction by Inductor's hint
+_LEAST_MEMORY = 48 << 10  # bytes of shared memory that a block has on any GPU
 
 _LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
 """Least elements for each thread of a kernel that converts numbers to or from a type, as Inductor has it."""
@@ -60,10 +62,7 @@ _LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
 def fixed_arguments(
     kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return more arguments for a kernel: the config of a table or model. There are none if Inductor decides.
-
-    ``tiling`` has the sizes of the kernel's dimensions.
-    """
+    """Return more arguments for a kernel with sizes ``tiling``: a table's or model's config, or none."""
     graph = V.graph
     context = _context_of(graph, graph.get_current_device_or_throw())
     if context is None:
@@ -71,11 +70,17 @@ def fixed_arguments(
     now, name = context.now, context.device
     plain = is_plain((features.numel, features.reduction_numel, *tiling.values()))
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {}, int if plain else hint)
-    why = _why_left(kernel_class, features, tiling, arguments, context, plain=plain)
+    why = _why_left(kernel_class, features, tiling, arguments, context)
+    over = None
+    if not (why or plain):
+        over, why = _range_of_x(features, tiling, graph.sizevars.shape_env)
     if why:
         now.record_generated_left(problem, name, why)
         return {}
-    decision = now.decide_kernel(problem, name)
+    decision = now.decide_kernel(problem, name, over)
+    if over is not None and not decision.configs:
+        now.record_generated_left(problem, name, NOT_FOR_ALL)
+        return {}
     for config in decision.configs:
         values = _fixed(config, decision, features, name)
         if values is not None:
@@ -178,10 +183,7 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
 
 
 class _Context(NamedTuple):
-    """The snapshot for all kernels of a graph on a device, and Inductor's setting that decides about them, or none.
-
-    It has the name of the device, because torch takes microseconds to make that.
-    """
+    """The snapshot for a graph's kernels, the device and its name, and Inductor's setting that decides, or none."""
 
     now: InductorSnapshot
     device: str
@@ -217,10 +219,8 @@ def _why_left(
     tiling: Mapping[str, Any],
     arguments: Mapping[str, Any],
     context: _Context,
-    *,
-    plain: bool,
 ) -> str:
-    """Return why no table is asked about a kernel, or an empty text. ``plain`` says that no size may change."""
+    """Return why no table is asked about a kernel, or an empty text."""
     if kernel_class is not TritonKernel:
         return f"it is a {kernel_class.__name__}"
     if context.now.settings.policy == "verify":
@@ -239,11 +239,19 @@ def _why_left(
     others = tiling.keys() - ({"x", "r0_"} if features.is_reduction() else {"x", "y"})
     if any(tiling[name] != 1 for name in others):
         return f"it has the dimensions {', '.join(sorted(name for name, numel in tiling.items() if numel != 1))}"
-    if not plain:
-        return SIZES_CHANGE
     if features.select_index_dtype() != torch.int32:
         return "it indexes with 64 bits"
     return ""
+
+
+def _range_of_x(features: Any, tiling: Mapping[str, Any], env: ShapeEnv) -> tuple[Axis | None, str]:
+    """Return the range of a kernel's x, or why no table is asked about a kernel whose sizes may change."""
+    if "y" in tiling or not is_plain([features.reduction_numel]):
+        return None, OTHERS_CHANGE
+    numel = env.simplify(features.numel)
+    if lacks_a_range(env, [numel]):
+        return None, NO_RANGE
+    return axis_of(("x",), numel, env), ""
 
 
 def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:

@@ -41,16 +41,14 @@ from diode_lut.problem import Problem
 from diode_lut.receipts import Receipt, decode_receipt, receipt_bytes, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
 
-_KEPT = "_diode_lut"
-"""The attribute of a graph with its counts and its receipt."""
+_KEPT = "_diode_lut"  # the attribute of a graph with its counts and its receipt
 
 
 _MARK = "_diode_lut"
 """The attribute of a package's graph with the identity of the snapshot; None if it was not answered."""
 
 
-_UNANSWERED = "_diode_lut_unanswered"
-"""The attribute of a graph whose kernels are not those its key stands for."""
+_UNANSWERED = "_diode_lut_unanswered"  # the attribute of a graph whose kernels are not those its key stands for
 
 
 def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any, *arguments: Any, **named: Any) -> Any:
@@ -166,8 +164,7 @@ def _is_current(artifact: Any) -> bool:
     return getattr(artifact, _MARK, None) == repr(cache_identity())
 
 
-_MAX_CALLS, _MAX_SECONDS = 500, 20.0
-"""The number of calls to trace, besides first ones, and the time for them."""
+_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # the number of calls to trace, besides first ones, and the time for them
 
 
 def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
@@ -219,8 +216,7 @@ class _Tracer:
         return self._file
 
 
-_TRACE = _Tracer()
-"""The trace of this process."""
+_TRACE = _Tracer()  # the trace of this process
 
 
 def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **named: Any) -> Callable[[], Any]:
@@ -269,8 +265,7 @@ def _triton_name(source: str) -> str | None:
     return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None
 
 
-_NAMED = "_diode_lut_name"
-"""The attribute of a generated kernel with its name in a trace."""
+_NAMED = "_diode_lut_name"  # the attribute of a generated kernel with its name in a trace
 
 
 def _generated_name(kernel: Any, arguments: Sequence[Any]) -> str | None:
@@ -286,8 +281,7 @@ def _generated_name(kernel: Any, arguments: Sequence[Any]) -> str | None:
     return name
 
 
-_RECORDED = "_diode_lut_recorded"
-"""The attribute of a kernel that is recorded."""
+_RECORDED = "_diode_lut_recorded"  # the attribute of a kernel that is recorded
 
 
 def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import sympy
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
@@ -24,6 +25,7 @@ from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from diode_lut.decide.decide import MAX_SIZE_SAMPLED, Axis
 from diode_lut.decide.sources import Decision
 from diode_lut.hook.choices import (
     allows_tf32,
@@ -36,9 +38,10 @@ from diode_lut.hook.choices import (
 )
 from diode_lut.hook.epilogues import ALONE, is_concatenated, may_be_followed
 from diode_lut.hook.joined_kernel import joined_template, options_of
-from diode_lut.hook.problems import problem_of_tensors, tensors_of
+from diode_lut.hook.problems import axes_of_tensors, is_plain, problem_of_tensors, tensors_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
 from diode_lut.hook.switch import leave
+from diode_lut.hook.wrapper import Branches
 from diode_lut.problem import GATED, JOINED, PRODUCTS, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -52,18 +55,25 @@ _VIEWS = RESHAPES | {
     *(aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default),
 }
 CONVERT = prims.convert_element_type.default
-_MOVABLE = _VIEWS | {CONVERT}
-"""Ops that compute the same wherever they stand after their input."""
-
-_FEW_ROWS = 64
-"""With more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it."""
+_MOVABLE = _VIEWS | {CONVERT}  # ops that compute the same wherever they stand after their input
+_FEW_ROWS = 64  # with more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it
 
 
 class Product(NamedTuple):
-    """A matmul in the graph."""
+    """A matmul in the graph. ``axes`` has its M, if that may change, with a bound."""
 
     node: Node
     problem: Problem
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def most_rows(self) -> int:
+        """The largest M that it can have."""
+        return next((axis.high for axis in self.axes if axis.high is not None), self.problem.m)
+
+
+Parts = tuple[tuple[int | None, str], ...]
+"""The configs of a group for parts of a dynamic size's range, each with its largest size. The last one has none."""
 
 
 class _Group(NamedTuple):
@@ -89,14 +99,14 @@ def join_all(graph: Graph, config: Config) -> None:
 
     Its lowering raises CannotRun if Inductor makes no such kernel.
     """
-    _join(graph, lambda _: config, lower_measured)
+    _join(graph, lambda group: None if group.products[0].axes else ((None, str(config)),), lower_measured)
 
 
-def _join(graph: Graph, choose: Callable[[_Group], Config | None], lower: Callable[..., Any]) -> None:
+def _join(graph: Graph, choose: Callable[[_Group], Parts | None], lower: Callable[..., Any]) -> None:
     places = {node: place for place, node in enumerate(graph.nodes)}
     chosen = [found for products in _with_the_same_a(graph) for found in _groups(products, places, choose)]
-    for group, config in chosen:
-        _replace(graph, group, config, lower)
+    for group, parts in chosen:
+        _replace(graph, group, parts, lower)
 
 
 def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
@@ -117,6 +127,8 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
 def _identity(argument: Any) -> Any:
     """Return a value that is equal for equal computations: each projection may have a view of its own."""
     if isinstance(argument, Node):
+        if isinstance(argument.meta.get("val"), torch.SymInt):
+            return argument.meta["val"].node.expr
         if argument.op == "call_function" and argument.target in _MOVABLE:
             return argument.target, _identity(argument.args), _identity(tuple(argument.kwargs.items()))
         return argument
@@ -124,7 +136,7 @@ def _identity(argument: Any) -> Any:
 
 
 def product_of(node: Node) -> Product | None:
-    """Return the matmul of a node on a GPU, if tables know such, and its sizes cannot change."""
+    """Return the matmul of a node on a GPU, if tables know such, and no size but M can change."""
     op = _OPS.get(node.target)
     if op is None:
         return None
@@ -134,7 +146,8 @@ def product_of(node: Node) -> Product | None:
     if tensors is None or tensors[0].device.type != "cuda" or len({each.device for each in tensors}) > 1:
         return None
     a, b, *biases = tensors
-    numbers = (*a.shape, *a.stride(), *b.shape, *b.stride())
+    # A comparison with a size that may change would be a guard
+    numbers = [a.shape[1], *a.stride(), *(number for each in (b, *biases) for number in (*each.shape, *each.stride()))]
     if not all(isinstance(number, int) for number in numbers):
         return None
     for bias in biases:
@@ -143,13 +156,14 @@ def product_of(node: Node) -> Product | None:
     problem = problem_of_tensors(op, *tensors)
     if problem is None or is_concatenated(node):
         return None
-    return Product(node, problem)
+    axes = (axis._replace(high=axis.high or MAX_SIZE_SAMPLED) for axis in axes_of_tensors(op, a, b))
+    return Product(node, problem, tuple(axes))
 
 
 def _groups(
-    products: Sequence[Product], places: dict[Node, int], choose: Callable[[_Group], Config | None]
-) -> Iterator[tuple[_Group, Config]]:
-    """Yield the groups for which ``choose`` returns a config: pairs for a gate times ``up``, and up to three others.
+    products: Sequence[Product], places: dict[Node, int], choose: Callable[[_Group], Parts | None]
+) -> Iterator[tuple[_Group, Parts]]:
+    """Yield the groups for which ``choose`` returns configs: pairs for a gate times ``up``, and up to three others.
 
     All that a kernel reads must be there before the first of its matmuls. So none depends on another.
     """
@@ -160,18 +174,18 @@ def _groups(
             if found is not None and _are_ready((gate, up), places):
                 variant, result = found
                 group = _Group(_together((gate, up), variant), (gate, up), result)
-                config = choose(group)
-                if config is not None:
-                    yield group, config
+                parts = choose(group)
+                if parts is not None:
+                    yield group, parts
                     del left[gate.node], left[up.node]
     for variant in ("three", "two"):
         others = tuple(left.values())[: PRODUCTS[variant]]
         if len(others) == PRODUCTS[variant] and _are_ready(others, places):
-            if others[0].problem.m <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
+            if others[0].most_rows <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
                 group = _Group(_together(others, variant), others)
-                config = choose(group)
-                if config is not None:
-                    yield group, config
+                parts = choose(group)
+                if parts is not None:
+                    yield group, parts
             return
 
 
@@ -182,7 +196,13 @@ def _together(products: Sequence[Product], variant: str) -> Problem:
 
 def _are_ready(products: Sequence[Product], places: dict[Node, int]) -> bool:
     first = min(places[product.node] for product in products)
-    return all(places[_origin(each)] < first for product in products for each in product.node.all_input_nodes)
+    return all(places[_origin(each)] < first for product in products for each in _besides_a(product.node))
+
+
+def _besides_a(node: Node) -> list[Node]:
+    """Return B and the bias, if any, of a matmul. The kernel reads A where the first matmul of a group has it."""
+    *bias, _, b = node.args
+    return [each for each in (*bias, b) if isinstance(each, Node)]
 
 
 def _origin(node: Node) -> Node:
@@ -207,8 +227,7 @@ STEPS = {
     *(_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default, aten.erf.default),
     aten.relu.default,
 }
-_DEEPEST = 10
-"""Steps from the result back to the gate, at most."""
+_DEEPEST = 10  # steps from the result back to the gate, at most
 
 
 def written(node: Any, leaves: dict[Node, str], inside: set[Node], depth: int = 0) -> Any:
@@ -264,10 +283,15 @@ def _ends(up: Node) -> Iterator[Node]:
             yield from _ends(user)
 
 
-def _chosen(now: InductorSnapshot, group: _Group) -> Config | None:
-    """Return the config of the tables that can run, after a record, or None if the matmuls stay apart."""
-    result = group.products[0].node.meta["val"]
-    decision: Decision = now.answers(group.problem, result.device, padding=False).decision
+def _chosen(now: InductorSnapshot, group: _Group) -> Parts | None:
+    """Return the configs of the tables that can run, after a record, or None if the matmuls stay apart.
+
+    With a dynamic size, they are joined if a kernel is known to be faster for all sizes.
+    """
+    product, *_ = group.products
+    result = product.node.meta["val"]
+    answers = now.answers(group.problem, result.device, padding=False, axes=product.axes)
+    pieces = answers.pieces(now.settings.dynamic_kernels, library=False)
 
     def check(config: Config) -> None:
         if config == DEFAULT:
@@ -275,39 +299,48 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Config | None:
         if group.problem.op not in config.kernel.ops:
             raise CannotRun(f"{config.template} is not for {group.problem.op}")
         require_settings_of_timings(result.dtype)
-        require_templates(ir.FixedLayout(result.device, result.dtype, list(result.shape), list(result.stride())))
+        m, n = product.problem.m, product.problem.n
+        require_templates(ir.FixedLayout(result.device, result.dtype, [m, n], [n, 1]))
         require_fit(config, group.problem, result.device)
 
-    config, _ = next(tried(decision, check), (None, None))
-    if config is None:
-        now.record_apart(decision)
-    if config in (None, DEFAULT):
-        return None
-    now.record_fusion(decision, config)
-    return config
+    chosen = list[tuple[int | None, Decision, Config]]()
+    for high, decision in [(piece.high, piece.decision) for piece in pieces] or [(None, answers.decision)]:
+        config, _ = next(tried(decision, check), (None, None))
+        if config is None and not product.axes:
+            now.record_apart(decision)
+        if config in (None, DEFAULT):
+            return None
+        chosen.append((high, decision, config))
+    for _, decision, config in chosen:
+        now.record_fusion(decision, config)
+    return tuple((high, str(config)) for high, _, config in chosen)
 
 
-def _replace(graph: Graph, group: _Group, config: Config, lower: Callable[..., Any]) -> None:
+def _replace(graph: Graph, group: _Group, parts: Parts, lower: Callable[..., Any]) -> None:
     """Put a node in the place of the matmuls, or of all that becomes of ``silu(gate) * up``."""
     nodes = [product.node for product in group.products]
-    first, a = min(nodes), nodes[0].args[-2]
+    first = min(nodes)
     bs, biases = [node.args[-1] for node in nodes], [node.args[0] if len(node.args) == 3 else None for node in nodes]
-    for read in dict.fromkeys(each for node in nodes for each in node.all_input_nodes):
+    for read in dict.fromkeys(each for node in nodes for each in _besides_a(node)):
         _move_before(first, read)
     with graph.inserting_before(first):
-        joined = graph.call_function(lower, (a, bs, biases, group.problem.variant, str(config)))
+        joined = graph.call_function(lower, (first.args[-2], bs, biases, group.problem.variant, parts))
         joined.meta.update({name: value for name, value in first.meta.items() if name != "tensor_meta"})
         if group.result is None:
             joined.meta["val"] = [node.meta["val"] for node in nodes]
-            parts = [graph.call_function(operator.getitem, (joined, i)) for i in range(len(nodes))]
+            results = [graph.call_function(operator.getitem, (joined, i)) for i in range(len(nodes))]
     if group.result is None:
-        for node, part in zip(nodes, parts, strict=True):
-            part.meta.update(node.meta)
-            node.replace_all_uses_with(part)
+        for node, result in zip(nodes, results, strict=True):
+            result.meta.update(node.meta)
+            node.replace_all_uses_with(result)
             graph.erase_node(node)
         return
+    shape, up = None, nodes[1]
+    while up is not group.result:
+        (up,) = up.users
+        shape = up.args[1] if up.target in RESHAPES else shape
     with graph.inserting_before(group.result):
-        shaped = graph.call_function(aten.reshape.default, (joined, list(group.result.meta["val"].shape)))
+        shaped = joined if shape is None else graph.call_function(aten.reshape.default, (joined, shape))
     shaped.meta.update(group.result.meta)
     group.result.replace_all_uses_with(shaped)
     erase_unread(graph, group.result)
@@ -333,10 +366,10 @@ def _move_before(place: Node, node: Node) -> None:
             place.prepend(each)
 
 
-def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: str) -> Any:
-    """Lower a node to the kernel of a config, or if that fails to the matmuls as they were."""
+def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts) -> Any:
+    """Lower a node to the kernels of its configs, or if that fails to the matmuls as they were."""
     try:
-        return lower_measured(a, bs, biases, variant, config)
+        return lower_measured(a, bs, biases, variant, parts)
     except Exception as error:
         leave("joined matmuls", error)
     apart = [
@@ -356,34 +389,39 @@ def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str,
     return lowerings[CONVERT](lowerings[aten.mul](lowered(ACTIVATIONS[variant]), up), dtype)
 
 
-def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, config: str) -> Any:
-    """Lower a node to the kernel of a config. CannotRun if Inductor makes none."""
+def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts) -> Any:
+    """Lower a node to the kernels of its configs. CannotRun if Inductor does not make one of them."""
     gated, count = variant in GATED, len(bs)
     given = [a, *bs, *(bias for bias in biases if bias is not None)]
     nodes = list(realize_inputs(*given))  # type: ignore[no-untyped-call]
     for node in nodes:
         fix_layout(node)
     a, bs = nodes[0], nodes[1 : 1 + count]
-    m, k = map(int, a.get_size())
+    m, k = a.get_size()
+    m = int(m) if is_plain([m]) else m
     columns = [int(b.get_size()[1]) for b in bs]
     strides = [tuple(b.get_stride()) for b in bs]
     device, dtype = a.get_device(), a.get_dtype()
-    options = options_of(Config.parse(config), m, columns, k) | {
-        "BIASES": sum(1 << i for i, bias in enumerate(biases) if bias is not None),
-        "SAME_STRIDES": len(set(strides)) == 1,
-        "ALLOW_TF32": allows_tf32(dtype),
-    }
-    if gated:
-        options |= {"AT_ONCE": count, "GATED": True, "GELU": variant == "geglu", "TILES_N": options["TILES_N"] // count}
+    bits = sum(1 << i for i, bias in enumerate(biases) if bias is not None)
     others = [] if gated else [empty_strided([m, n], None, dtype=dtype, device=device) for n in columns[1:]]
-    template = joined_template(count, options["BIASES"], gated=gated)
-    layout = ir.FixedLayout(device, dtype, [m, columns[0]])
-    choice = template.generate((*nodes, *others), layout, mutated_inputs=others or None, **options)
-    if not isinstance(choice, TritonTemplateCaller):
-        raise CannotRun("Inductor makes no kernel of it")
-    choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    result = choice.output_node()  # type: ignore[no-untyped-call]
-    setattr(result.data.data, ALONE, True)
+    template, layout = joined_template(count, bits, gated=gated), ir.FixedLayout(device, dtype, [m, columns[0]])
+    kernels = []
+    for high, config in parts:
+        options = options_of(Config.parse(config), m, columns, int(k)) | {
+            "BIASES": bits,
+            "SAME_STRIDES": len(set(strides)) == 1,
+            "ALLOW_TF32": allows_tf32(dtype),
+        }
+        if gated:
+            tiles = options["TILES_N"] // count
+            options |= {"AT_ONCE": count, "GATED": True, "GELU": variant == "geglu", "TILES_N": tiles}
+        choice = template.generate((*nodes, *others), layout, mutated_inputs=others or None, **options)
+        if not isinstance(choice, TritonTemplateCaller):
+            raise CannotRun("Inductor makes no kernel of it")
+        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
+        kernels.append((high, choice))
+    result = kernels[0][1].output_node()  # type: ignore[no-untyped-call]
+    setattr(result.data.data, ALONE, Branches(sympy.sympify(m), tuple(kernels)) if len(kernels) > 1 else None)
     return result if gated else [result, *others]
 
 

@@ -17,8 +17,7 @@ from diode_lut.hook.versions import KWARGS
 from diode_lut.problem import rounded_up
 from diode_lut.templates.config import Config
 
-FEW_ROWS = "diode_lut_few_rows"
-"""The template's name for a single B."""
+FEW_ROWS = "diode_lut_few_rows"  # the template's name for a single B
 
 
 @SymbolicGridFn

@@ -49,10 +49,7 @@ from diode_lut.templates.config import ATEN, Config
 
 
 class Grouped(NamedTuple):
-    """A grouped matmul in a graph: its problem, its operands A and B, the ends of its groups, and its result.
-
-    If a size ``changes``, the problem has hints.
-    """
+    """A grouped matmul in a graph: its problem, its operands, the ends of its groups, and its result."""
 
     problem: Problem
     a: Any
@@ -250,10 +247,7 @@ def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
 
 
 def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | None:
-    """Make the choice of the C++ template for the computation of ``aten``, or None if Inductor would not offer it.
-
-    Inductor offers this template only under max-autotune.
-    """
+    """Make the choice of the C++ template for the computation of ``aten``, or None if Inductor would not."""
     choices: list[ChoiceCaller] = []
     with inductor_config.patch(max_autotune_gemm=True):
         if problem.op == "bmm":

@@ -290,8 +290,7 @@ def install_in_vllm(_compiler_interface: ModuleType) -> None:
 
 
 _wanted: set[str] = set()
-_undo: dict[Patch, Undo] = {}
-"""The functions to undo the patches in place."""
+_undo: dict[Patch, Undo] = {}  # the functions to undo the patches in place
 _MARK = "_diode_lut_patch"
 """An attribute of our functions, and of functions that another package has wrapped around them."""
 
@@ -406,8 +405,7 @@ class Factory:
 
     __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
 
-    previous: Any = None
-    """The user's own factory. None without one."""
+    previous: Any = None  # The user's own factory. None without one
 
     def __call__(self) -> Any:
         """Return a new handler, or Inductor's own if ours cannot be loaded."""
@@ -432,8 +430,7 @@ class Factory:
         return _restore, (self.previous, cache_identity())
 
 
-FACTORY = Factory()
-"""The factory of this process."""
+FACTORY = Factory()  # the factory of this process
 
 
 def _inductors_own() -> Any:

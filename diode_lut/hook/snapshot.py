@@ -97,7 +97,7 @@ class InductorSnapshot:
         self._devices: dict[str, Hardware] = {}
         self._sources: dict[Hardware, Sources] = {}
         self._answers: dict[Hashable, Answers] = {}
-        self._kernels: dict[tuple[str, Problem], Decision] = {}
+        self._kernels: dict[tuple[str, Problem, Axis | None], Decision] = {}
         self._is_code_known = False
 
     @cached_property
@@ -161,12 +161,13 @@ class InductorSnapshot:
             found = self._answers[key] = decide(sources, problem, self._threshold, axes=axes, padding=padding)
         return found
 
-    def decide_kernel(self, problem: Problem, device: str) -> Decision:
-        """Decide about a generated kernel, whose sizes do not change, without recording anything."""
-        found = self._kernels.get((device, problem))
+    def decide_kernel(self, problem: Problem, device: str, over: Axis | None = None) -> Decision:
+        """Decide about a generated kernel, whose x may change in the range of ``over``, without recording anything."""
+        key = device, problem, over
+        found = self._kernels.get(key)
         if found is None:
             sources = self._sources_for(self.hardware(device))
-            found = self._kernels[device, problem] = sources.first_answer(problem, self._threshold, padding=False)
+            found = self._kernels[key] = sources.first_answer(problem, self._threshold, padding=False, over=over)
         return found
 
     def decide(

@@ -19,17 +19,10 @@ from diode_lut.settings import config
 _MISFITS = (AttributeError, ImportError, TypeError)
 """Python's errors for a missing name, and for a call with the wrong arguments."""
 
-_PASSING = (MemoryError, OSError, RecursionError)
-"""Errors that may not happen again in the same place."""
-
-_KEY = "_fx_graph_cache_key"
-"""The attribute of a graph with its key."""
-
-OFF = ("off",)
-"""The identity of Inductor's own choices."""
-
-off_because: list[Exception] = []
-"""Why Inductor decides alone. Empty as long as the hook is on."""
+_PASSING = (MemoryError, OSError, RecursionError)  # errors that may not happen again in the same place
+_KEY = "_fx_graph_cache_key"  # the attribute of a graph with its key
+OFF = ("off",)  # the identity of Inductor's own choices
+off_because: list[Exception] = []  # Why Inductor decides alone. Empty as long as the hook is on
 
 
 def turn_off(reason: Exception) -> None:

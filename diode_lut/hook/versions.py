@@ -25,8 +25,7 @@ from typing import Any
 from diode_lut.errors import let_pass
 from diode_lut.templates.config import TEMPLATES
 
-OLDEST, NEWEST = (2, 11), (2, 15)
-"""The releases of PyTorch the hook was made for."""
+OLDEST, NEWEST = (2, 11), (2, 15)  # the releases of PyTorch the hook was made for
 
 
 def release() -> tuple[int, int]:

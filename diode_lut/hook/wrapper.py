@@ -16,10 +16,7 @@ from diode_lut.hook.snapshot import CannotRun
 
 
 class Branches(NamedTuple):
-    """The size, and the kernels in order of sizes, each with its largest size.
-
-    The last kernel has no largest size.
-    """
+    """The size, and the kernels in order of sizes, each with its largest size but the last."""
 
     size: sympy.Expr
     kernels: tuple[tuple[int | None, ChoiceCaller], ...]

@@ -1,7 +1,6 @@
 """Measuring kernels: methods and their stages, and the shipped sets of problems. Here the command line lists them."""
 
-METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}
-"""The stages of each method, in order: all problems go through a stage before any goes through the next."""
+METHODS = {"autotune": ("autotune",), "sweep": ("sweep", "final")}  # stages, each for all problems, in order
 
 MEASURERS = {
     "autotune": "diode_lut.measure.autotune:measure",

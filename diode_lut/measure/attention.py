@@ -15,11 +15,8 @@ from diode_lut.errors import CollectError
 from diode_lut.hook.problems import TORCH_DTYPES
 from diode_lut.problem import Modifications, Problem
 
-WINDOW = 1024
-"""Number of keys seen by a query of a sliding window, itself included."""
-
-_DOCUMENTS = 8
-"""Number of documents in a sequence, all equally long."""
+WINDOW = 1024  # number of keys seen by a query of a sliding window, itself included
+_DOCUMENTS = 8  # number of documents in a sequence, all equally long
 
 _SOFT_CAP = 20.0
 
@@ -63,15 +60,11 @@ def with_captured(modification: Modification, captured: torch.Tensor | None) -> 
 _TOLERANCE = {"float16": 0.01, "bfloat16": 0.06, "tf32": 0.01, "float32": 1e-4}
 """By dtype: largest error of an element, over the largest element or 1, for normally distributed tensors."""
 
-_CHUNK = 1024
-"""Number of queries whose exact result is computed at a time, which bounds the memory."""
+_CHUNK = 1024  # number of queries whose exact result is computed at a time, which bounds the memory
 
 
 class Exact(NamedTuple):
-    """The result of the queries of a head of keys and values, and the binary logarithms of its sums, in float64.
-
-    If the result's gradient is given, there are gradients of queries, keys and values, too.
-    """
+    """The result of a head's queries and the binary logarithms of its sums, in float64, perhaps with gradients."""
 
     result: torch.Tensor
     sums: torch.Tensor
@@ -95,7 +88,16 @@ class Exact(NamedTuple):
         results, sums = [], []
         for start in range(0, problem.m, _CHUNK):
             rows = slice(start, start + _CHUNK)
-            scores = _scores(problem, queries[:, rows], key, captured, range(problem.m)[rows], head)
+            # The scores of some queries, modified and masked
+            modifications = Modifications.of(problem.variant)
+            m = torch.tensor(range(problem.m)[rows], device=key.device)[:, None]
+            n = torch.arange(problem.n, device=key.device)[None]
+            heads = torch.arange(head * problem.g, (head + 1) * problem.g, device=key.device)[:, None, None]
+            scores = queries[:, rows] @ key.T / math.sqrt(problem.k)
+            modify = with_captured(SCORE_MODS[modifications.score], captured.get("score"))
+            mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
+            modified: torch.Tensor = modify(scores, m * 0, heads, m, n)
+            scores = modified.masked_fill(~mask(m * 0, heads, m, n), -math.inf)
             total = torch.logsumexp(scores, -1)
             part = torch.exp(scores - torch.where(total.isinf(), 0.0, total)[..., None]) @ value
             if gradient is not None:
@@ -104,26 +106,6 @@ class Exact(NamedTuple):
             sums.append(total.detach() / math.log(2))
         gradients = tuple(each.grad for each in leaves if each.grad is not None)
         return cls(torch.cat(results, 1), torch.cat(sums, 1), gradients)
-
-
-def _scores(
-    problem: Problem,
-    queries: torch.Tensor,
-    key: torch.Tensor,
-    captured: dict[str, torch.Tensor],
-    rows: range,
-    head: int,
-) -> torch.Tensor:
-    """Return the scores of some queries, modified and masked."""
-    modifications = Modifications.of(problem.variant)
-    m = torch.tensor(rows, device=key.device)[:, None]
-    n = torch.arange(problem.n, device=key.device)[None]
-    heads = torch.arange(head * problem.g, (head + 1) * problem.g, device=key.device)[:, None, None]
-    scores = queries @ key.T / math.sqrt(problem.k)
-    modify = with_captured(SCORE_MODS[modifications.score], captured.get("score"))
-    mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
-    modified: torch.Tensor = modify(scores, m * 0, heads, m, n)
-    return modified.masked_fill(~mask(m * 0, heads, m, n), -math.inf)
 
 
 class AttentionCheck:
@@ -153,8 +135,7 @@ class AttentionCheck:
         return True
 
 
-_NO_MASK_BLOCK = 1 << 30
-"""PyTorch's block size for attention without a mask."""
+_NO_MASK_BLOCK = 1 << 30  # PyTorch's block size for attention without a mask
 
 
 def attention(problem: Problem, parts: Sequence[Any], *operands: torch.Tensor) -> Any:

@@ -31,11 +31,8 @@ from diode_lut.problem import Problem
 from diode_lut.settings import config
 from diode_lut.templates.config import Config
 
-LIMIT_S = 3600.0
-"""Seconds after which a problem counts as hung. An exhaustive search takes minutes."""
-
-_REPETITIONS = 6
-"""Number of timings of each choice on a CPU, after Inductor's first."""
+LIMIT_S = 3600.0  # Seconds after which a problem counts as hung. An exhaustive search takes minutes
+_REPETITIONS = 6  # number of timings of each choice on a CPU, after Inductor's first
 
 _NOISY_LOGGERS = ("torch._inductor.select_algorithm", "torch._inductor.runtime.triton_heuristics")
 """Loggers that write a traceback for each failing choice. The dataset has the reason instead."""

@@ -95,10 +95,7 @@ def _give_up(crash: Crash) -> None:
 
 
 class Pass(NamedTuple):
-    """All problems at a stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk.
-
-    ``dataset`` is the written file. Its ``lost`` has the damaged places found by the last reading.
-    """
+    """All problems at a stage: ``outcomes`` yields at most ``total`` outcomes, each once its record is on the disk."""
 
     stage: str
     total: int

@@ -1,7 +1,4 @@
-"""Measuring a kernel that Inductor generated for a program, alone: its first config, its others, and a few more.
-
-A record of the kernel has no values of its arguments. Numbers are normally distributed, and indices and masks are zero.
-"""
+"""Measuring a kernel that Inductor generated, alone. Its numbers are normally distributed, indices and masks zero."""
 
 from __future__ import annotations
 
@@ -34,11 +31,8 @@ from diode_lut.templates.config import DEFAULT, Config
 _CONFIGS = Path(__file__).with_name("generated_configs.json")
 """By form, variant and r: configs to try, the most useful first. ``tools/describe_generated.py`` writes it."""
 
-_OF_INTEGERS = 1e-3
-"""Share of integers that may differ from the first config's: a sum in another order may round to the next."""
-
-_OF_NUMBERS = 1e-3
-"""Largest difference from the first config's results, over the largest result, or 4 units in the last place."""
+_OF_INTEGERS = 1e-3  # share of integers that may differ from the first config's: another order may round to the next
+_OF_NUMBERS = 1e-3  # largest difference from the first config's, over the largest result, or 4 units in the last place
 
 
 def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch, bench: Bench) -> Record:

@@ -37,16 +37,12 @@ from diode_lut.templates.config import ATEN, Config, padded
 _HINTS = (7, 1009, 101, 13)
 """The hints of B, M, N and K, in steps, while a kernel is made. They are distinct, to find them among its arguments."""
 
-_MAX_STEPS = 2**24 - 1
-"""Maximum of M, N and K in steps, so Inductor knows they fit in 32 bits, as TMA requires."""
+_MAX_STEPS = 2**24 - 1  # maximum of M, N and K in steps, so Inductor knows they fit in 32 bits, as TMA requires
 
 
 @contextmanager
 def lowering(device: torch.device) -> Iterator[Lowering]:
-    """Let Inductor make kernels in the block, inside the compile of an empty graph, with its compile workers ready.
-
-    Tables and models leave everything compiled in it, as the parts of decompose_k, to Inductor.
-    """
+    """Let Inductor make kernels in the block, in the compile of an empty graph, without tables and models."""
     AsyncCompile.wait_pool_ready()
     empty = torch.fx.Graph()
     empty.output(())
@@ -130,10 +126,7 @@ def inputs_of(kind: Problem | Specialization, nodes: list[Any]) -> MMKernelInput
 
 
 class Kernel(Runnable):
-    """A Triton kernel.
-
-    ``arguments`` maps each size argument to B, M, N or K, in units of ``steps``. It is empty if sizes are constants.
-    """
+    """A Triton kernel. ``arguments`` maps each size argument to B, M, N or K, in units of ``steps``."""
 
     def __init__(
         self,

@@ -45,14 +45,9 @@ _log = logging.getLogger(__name__)
 _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
 
-REQUIRED = ("op", "dtype", "M", "N", "K")
-"""The keys required of a problem, but not of a generated kernel."""
-
-BLOCK = 32
-"""Number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels."""
-
-SETS_DIRECTORY = Path(__file__).with_name("problem_sets")
-"""Files of shipped sets. ``tools/choose_problems.py`` and ``tools/write_problem_sets.py`` write them."""
+REQUIRED = ("op", "dtype", "M", "N", "K")  # the keys required of a problem, but not of a generated kernel
+BLOCK = 32  # number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels
+SETS_DIRECTORY = Path(__file__).with_name("problem_sets")  # from tools/choose_problems.py and write_problem_sets.py
 
 _QUICK = 128
 
@@ -68,17 +63,13 @@ def problem_set(name: str) -> list[Problem]:
 
 
 _FORWARD = ("tensor-bfloat16-fast", "row-bfloat16-fast")
-_BACKWARD = "tensor-bfloat16"
-"""As in libraries for float8: fast accumulation in a forward pass, precise accumulation for gradients."""
+_BACKWARD = "tensor-bfloat16"  # libraries add up float8 fast in a forward pass, precisely for gradients
 
 _MOST_ROWS, _TRAINING_ROWS = 8192, (2048, 8192)
 
 
 def _in_float8(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield the linear layers without a bias as scaled_mm: forward, then both gradients of the large layers.
-
-    Blocks of both variants take turns.
-    """
+    """Yield linear layers without a bias as scaled_mm: forward, and both gradients of the large layers."""
     linear = [
         problem
         for problem in problems
@@ -178,10 +169,7 @@ def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
 
 
 def ends(row: Entry) -> tuple[Problem, ...]:
-    """Return the smallest and the largest problem of a row, which may be the same, or none if its key has open fields.
-
-    A row for any epilogue stands for the GEMM without an epilogue.
-    """
+    """Return the smallest and the largest problem of a row without epilogue, or none if its key has open fields."""
     op, dtype, layout, align = row.op, row.dtype, row.layout, row.align
     if op is None or dtype is None or layout is None or align is None:
         return ()
@@ -236,10 +224,7 @@ def problem_of(fields: Any, where: str) -> Problem:
 
 
 class RecordedKernel(NamedTuple):
-    """A kernel that Inductor generated for a program.
-
-    An argument is a number, or the dtype, shape and strides of a tensor.
-    """
+    """A kernel that Inductor generated: an argument is a number, or the dtype, shape and strides of a tensor."""
 
     problem: Problem
     source: str
@@ -247,10 +232,7 @@ class RecordedKernel(NamedTuple):
 
 
 def read_kernels(directory: Path) -> list[RecordedKernel]:
-    """Return the kernels that were recorded in a directory, one for each problem, with the largest tensors.
-
-    CollectError if a file there is not such a record.
-    """
+    """Return the kernels recorded in a directory: for each problem that with the largest tensors, or CollectError."""
     found: dict[Problem, tuple[int, RecordedKernel]] = {}
     for path in sorted(directory.glob("*.json")):
         try:
@@ -273,23 +255,14 @@ def _kind(value: Any) -> str:
     return f"one object: leave only its list {lists[0]}" if lists else "one object: put it in []"
 
 
-LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}
-"""Mean and standard deviation of the natural logarithm of each size in GEMMs of real models."""
-
-LARGEST_UNIFORM = 16384
-"""Sizes not drawn log-normally are from 1 to this, with uniformly distributed logarithms."""
-
-LARGEST_BATCH = 512
-"""Batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms."""
-
-ROUNDED = 0.75
-"""Share of problems whose sizes of at least UNIT are rounded down to multiples of UNIT, like most in real models."""
+LOG_NORMAL = {"m": (6.5725, 2.5562), "n": (5.9139, 1.6697), "k": (6.2049, 2.1647)}  # mean and deviation of logarithms
+LARGEST_UNIFORM = 16384  # sizes not drawn log-normally are from 1 to this, with uniformly distributed logarithms
+LARGEST_BATCH = 512  # batches of bmm and baddbmm are from 1 to this, with uniformly distributed logarithms
+ROUNDED = 0.75  # share of problems whose sizes of at least UNIT are multiples of it, like most in real models
 
 UNIT = 8
 
-MAX_BYTES = 2**31
-"""Maximum bytes of A, B, bias and result of a problem. It is the same on every machine, so a seed draws the same
-problems everywhere."""
+MAX_BYTES = 2**31  # of A, B, bias and result, the same on every machine, so that a seed draws the same everywhere
 
 
 def random_problems(

@@ -36,14 +36,9 @@ from diode_lut.measure.gemm import reads_another
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 
-COMPILE_LIMIT_S = 120.0
-"""Maximum time for compiling a kernel, in seconds."""
-
-_LOADING = 16
-"""Number of programs loaded at the same time. Each waits for Inductor's compile workers."""
-
-Operands = Sequence[torch.Tensor]
-"""The tensors of a function, such as the bias, if the op has one, A and B."""
+COMPILE_LIMIT_S = 120.0  # maximum time for compiling a kernel, in seconds
+_LOADING = 16  # Number of programs loaded at the same time. Each waits for Inductor's compile workers
+Operands = Sequence[torch.Tensor]  # the tensors of a function, such as the bias, if the op has one, A and B
 
 
 class Runnable:
@@ -62,18 +57,12 @@ class Runnable:
         raise NotImplementedError
 
     def bind(self, problem: Problem, out: torch.Tensor) -> Callable[[Operands], Any]:
-        """Return a launch of the loaded kernel, as a function of the operands of ``problem``.
-
-        It writes to ``out`` and returns None, or returns a new tensor.
-        """
+        """Return a launch of the loaded kernel on these operands, which writes to ``out`` or returns a new tensor."""
         raise NotImplementedError
 
 
 class Program(Runnable):
-    """A function of tensors whose code is generated, compiled, loaded, and bound to tensors.
-
-    ``make_code`` returns the code, as ``generate`` does. It is pickled.
-    """
+    """A function of tensors whose code is made by ``make_code``, which is pickled, compiled, loaded and bound."""
 
     def __init__(self, make_code: Callable[[], str]) -> None:
         self._make_code = make_code
@@ -177,10 +166,7 @@ def _loaders() -> ThreadPoolExecutor:
 def generate(
     function: Callable[..., Any], operands: Operands, device: torch.device, config: Config, *, joined: bool = False
 ) -> str:
-    """Return Inductor's code for ``function`` of tensors like ``operands``, with this config of matmul or attention.
-
-    If ``joined``, the config is that of a kernel for several matmuls. CannotRun if the config cannot run it.
-    """
+    """Return Inductor's code for ``function`` with this config, perhaps ``joined``. CannotRun if it cannot run."""
     graph, mode, inputs = _trace(function, operands, device, config if joined else None)
     handler = _Forced(config)
     with (
@@ -198,10 +184,7 @@ def generate(
 def _trace(
     function: Callable[..., Any], operands: Operands, device: torch.device, joined: Config | None = None
 ) -> tuple[GraphLowering, FakeTensorMode, list[torch.Tensor]]:
-    """Return a graph to be lowered for a function of tensors like ``operands``, its fake mode and its inputs.
-
-    ``joined`` is the config with which its matmuls are joined.
-    """
+    """Return a graph to be lowered for a function of tensors like ``operands``, its fake mode and its inputs."""
     env = ShapeEnv()
     with FakeTensorMode(shape_env=env) as mode:
         inputs = [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=device) for each in operands]

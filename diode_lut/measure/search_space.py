@@ -25,8 +25,7 @@ from diode_lut.templates.config import (
     padded,
 )
 
-PATH = Path(__file__).with_name("default_search_space.json")
-"""A map from architectures to lists of configs, as in tables, with a line for each config."""
+PATH = Path(__file__).with_name("default_search_space.json")  # by architecture: configs as in tables
 
 
 @cache
@@ -36,11 +35,8 @@ def read_default_search_space() -> Mapping[str, frozenset[Config]]:
     return {arch: frozenset(map(Config.from_json, configs)) for arch, configs in document.items()}
 
 
-_ROCM_STAGES = 2
-"""The depth of the pipeline of all Inductor's kernels on AMD GPUs."""
-
-_SWEPT_BYTES = 2
-"""The size of an element in most sweeps behind the default search space."""
+_ROCM_STAGES = 2  # the depth of the pipeline of all Inductor's kernels on AMD GPUs
+_SWEPT_BYTES = 2  # the size of an element in most sweeps behind the default search space
 
 
 def candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
@@ -79,10 +75,7 @@ def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: 
 
 
 def padded_candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:
-    """Return the candidates of the padded problem, each with Inductor's ``pad``, or none if padding aligns nothing.
-
-    It aligns nothing if all rows of A, B and C are multiples of 16 bytes. Inductor does not pad ``baddbmm``.
-    """
+    """Return the candidates of the padded problem, with Inductor's ``pad``, or none if padding aligns nothing."""
     multiple = pad_multiple(problem.dtype)
     if problem.op not in PADDED_OPS or not any(is_copied(problem, multiple)):
         return []
@@ -130,30 +123,18 @@ def apart(problem: Problem, hardware: Hardware) -> list[Config]:
     return [ATEN, *filter(None, map(on_its_own, candidates(problem, hardware)))]
 
 
-_LARGE = 128 * 256
-"""The least elements of a large tile."""
+_LARGE = 128 * 256  # the least elements of a large tile
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
 """By align: the largest time of a finalist over the best time in the sweep. Kernels with constant sizes are up to 10 %
 faster than in the sweep. If rows are not aligned, they are from 15 % faster to 45 % slower."""
 
-_MAX_BEST = {16: 4, 2: 10}
-"""By align: maximum number of finalists among the best of a problem."""
-
-_MAX_SHARED = 3
-"""Maximum number of finalists that serve many problems."""
-
-_SERVING_FACTOR = 1.04
-"""A config serves a problem if the sweep timed it within this factor of the best."""
-
-_RankedConfigs = list[tuple[Config, float]]
-"""Configs of a problem with their times over the best time, the fastest first."""
-
-_CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}
-"""By class of epilogue: largest time of a finalist over the best kernel's time, both in the sweep without epilogue."""
-
-_MAX_FUSED = 6
-"""Maximum number of finalists of a problem with an epilogue, besides aten."""
+_MAX_BEST = {16: 4, 2: 10}  # by align: maximum number of finalists among the best of a problem
+_MAX_SHARED = 3  # maximum number of finalists that serve many problems
+_SERVING_FACTOR = 1.04  # a config serves a problem if the sweep timed it within this factor of the best
+_RankedConfigs = list[tuple[Config, float]]  # with times over the best time, the fastest first
+_CLOSE_FUSED = {"light": 1.15, "medium": 1.3, "heavy": 1.6}  # by epilogue: finalists' time over the best without it
+_MAX_FUSED = 6  # maximum number of finalists of a problem with an epilogue, besides aten
 
 
 def finalists(records: Iterable[Record], problems: Iterable[Problem], hardware: Hardware) -> list[Task]:

@@ -68,8 +68,7 @@ class Outcome(NamedTuple):
     ignored: int = 0
 
 
-Family = tuple[Any, ...]
-"""The op, dtype, layout and alignment of problems that share compiled kernels."""
+Family = tuple[Any, ...]  # the op, dtype, layout and alignment of problems that share compiled kernels
 
 
 def family_of(problem: Problem) -> Family:
@@ -94,14 +93,9 @@ class Shard(NamedTuple):
         return [Shard(self.stage, part) for part in (self.tasks[:middle], self.tasks[middle:]) if part]
 
 
-MAX_SHARD_TASKS = 100
-"""Maximum number of tasks in a shard."""
-
-SHARDS_PER_WORKER = 4
-"""Minimum number of shards for each of several workers, so all end at about the same time."""
-
-OVERHEAD_FLOPS = 5e11
-"""A GEMM of this many floating-point operations takes about twice as long to measure as the smallest GEMM."""
+MAX_SHARD_TASKS = 100  # maximum number of tasks in a shard
+SHARDS_PER_WORKER = 4  # minimum number of shards for each of several workers, so all end at about the same time
+OVERHEAD_FLOPS = 5e11  # a GEMM of so many operations takes about twice as long to measure as the smallest GEMM
 
 
 def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
@@ -127,25 +121,17 @@ def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:
 
 
 def next_shard(shards: Iterable[Shard], last: Family | None, in_progress: Collection[Family | None]) -> Shard:
-    """Return the shard for a worker whose last shard was of family ``last``.
-
-    A worker keeps its family, for which it has compiled kernels. Otherwise it takes a family not in progress on another
-    worker, so two workers do not compile the same kernels, or else the first shard.
-    """
+    """Return the shard for a worker: of its ``last`` family, or one not in progress elsewhere, or the first."""
     return min(shards, key=lambda each: (each.family != last, each.family in in_progress))
 
 
-LIMIT_S = 60.0
-"""Seconds after which a watched block counts as hung, by default."""
+LIMIT_S = 60.0  # seconds after which a watched block counts as hung, by default
 
 _DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error\b|Triton Error")
 
 
 class Crash(NamedTuple):
-    """A measurement that made a process unusable, with its reason in ``dataset.REASONS``.
-
-    ``config`` is None if it is unknown.
-    """
+    """A measurement that made a process unusable, its reason in ``dataset.REASONS``, and its config, if known."""
 
     problem: Problem
     config: Config | None
@@ -157,10 +143,7 @@ class Crash(NamedTuple):
 
 
 class Watch:
-    """Calls ``lost``, which must not return, when a kernel hangs or leaves the device unusable.
-
-    ``lost`` is called in the measuring thread after a fault, and in a thread of its own after a hang.
-    """
+    """Calls ``lost``, which must not return, after a fault of a kernel, or in another thread if a kernel hangs."""
 
     def __init__(self, lost: Callable[[Crash], None]) -> None:
         self._lost = lost
@@ -187,10 +170,7 @@ class Watch:
             timer.cancel()
 
     def failure(self, problem: Problem, config: Config, is_right: Callable[[], bool]) -> str | None:
-        """Return the reason, in ``dataset.REASONS``, why a kernel does not count: it fails, or its result is wrong.
-
-        ``is_right`` launches the kernel and compares its result.
-        """
+        """Return why a kernel does not count, as in ``dataset.REASONS``: it fails, or ``is_right`` is false."""
         try:
             with self(problem, config):
                 right = is_right()

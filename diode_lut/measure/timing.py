@@ -25,11 +25,8 @@ _FLUSHES = 4
 """Memory written between two kernels, in sizes of the L2 cache. Writing it takes longer than the CPU needs to launch
 the next kernel, so launches are not measured."""
 
-_LEAD_CYCLES = 1_000_000
-"""Clock cycles, about half a millisecond, of waiting on the GPU before a round, so the CPU gets ahead."""
-
-_TRIES = 5
-"""Maximum number of tries of a round if the CPU falls behind, each with twice the lead."""
+_LEAD_CYCLES = 1_000_000  # clock cycles, half a millisecond, that the GPU waits before a round, so the CPU gets ahead
+_TRIES = 5  # maximum number of tries of a round if the CPU falls behind, each with twice the lead
 
 
 class Bench:
@@ -52,10 +49,7 @@ class Bench:
         return float(start.elapsed_time(end)) * 1e6
 
     def rounds(self, functions: Sequence[Launch], count: int) -> Nanoseconds:
-        """Return nanoseconds of each function (columns) in each of ``count`` rounds (rows), with a new order in each.
-
-        A round in which the CPU falls behind the GPU is tried again, because it has timed the CPU.
-        """
+        """Return nanoseconds of each function (columns) by round (rows), shuffled. Late rounds are tried again."""
         times = np.empty((count, len(functions)))
         lead = _LEAD_CYCLES
         for row in times:
@@ -132,18 +126,12 @@ def time_all(
 
 _ROUNDS = 10
 _MAX_ROUNDS = 60
-_MAX_STANDARD_ERROR = 0.004
-"""Rounds go on until the standard error of each contender's median is at most this fraction of the median."""
-
-_CONTENDER_FACTOR = 1.06
-"""Configs within this factor of the best are contenders, and so is the baseline."""
+_MAX_STANDARD_ERROR = 0.004  # of each contender's median, relative to it, until which rounds go on
+_CONTENDER_FACTOR = 1.06  # configs within this factor of the best are contenders, and so is the baseline
 
 
 def medians(launches: Sequence[Launch], bench: Bench) -> list[float]:
-    """Return carefully measured median nanoseconds of each launch, the first of which is the baseline's.
-
-    Contenders get as many rounds as their medians need.
-    """
+    """Return carefully measured median nanoseconds of each launch, the baseline first. Contenders get more rounds."""
     for launch in launches:
         launch()
     columns: list[Nanoseconds] = list(bench.rounds(launches, _ROUNDS).T)

@@ -1,7 +1,4 @@
-"""Measuring on Dask workers: the cluster, the client's dispatch of shards, and the function run on a worker.
-
-A worker reports each outcome as soon as it has it, so its death costs only the task in progress.
-"""
+"""Measuring on Dask workers: the cluster, the dispatch of shards, and a worker's function, which reports at once."""
 
 from __future__ import annotations
 
@@ -40,20 +37,11 @@ from diode_lut.measure.tasks import (
 )
 from diode_lut.problem import Problem
 
-MAX_CONNECT_S = 10.0
-"""Maximum wait for a scheduler's answer, in seconds."""
-
-MAX_WAIT_S = 60.0
-"""Maximum wait for a worker, in seconds. A nanny replaces a worker within a few."""
-
-MAX_DEATHS = 3
-"""Number of workers that a problem may kill for unknown reasons before it is skipped."""
-
-TICK_S = 0.5
-"""Seconds without a message after which the list of workers is checked."""
-
-MAX_REPORT_S = 30.0
-"""Maximum wait for the scheduler to take a worker's report, in seconds."""
+MAX_CONNECT_S = 10.0  # maximum wait for a scheduler's answer, in seconds
+MAX_WAIT_S = 60.0  # Maximum wait for a worker, in seconds. A nanny replaces a worker within a few
+MAX_DEATHS = 3  # number of workers that a problem may kill for unknown reasons before it is skipped
+TICK_S = 0.5  # seconds without a message after which the list of workers is checked
+MAX_REPORT_S = 30.0  # maximum wait for the scheduler to take a worker's report, in seconds
 
 _SCHEDULER_GONE = "the scheduler is gone; what is measured is in the dataset: start one and run again to go on"
 
@@ -99,10 +87,7 @@ def local_cluster(device: str | None) -> Iterator[Cluster]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Keep SIGINT from threads and processes started in the block, and from those that they start.
-
-    Ctrl-C in a terminal reaches all processes, but only this process is meant to handle it.
-    """
+    """Keep SIGINT from threads and processes started in the block, as a terminal's Ctrl-C reaches all processes."""
     resource_tracker.ensure_running()  # else multiprocessing starts it with the first process, and unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -33,27 +33,15 @@ from diode_lut.problem import (
 )
 from diode_lut.table import Range, of_kind
 
-SUFFIX = ".safetensors"
-"""Suffix of a weights file's name."""
-
-KEY = "diode_lut"
-"""Key of the safetensors metadata with the JSON document."""
-
-MAX_WEIGHTS_BYTES = 1_000_000
-"""Maximum size of a weights file in bytes. A sensible network needs a fraction of it."""
-
-MAX_HEADER_BYTES = 4 << 20
-"""Maximum size of a header in bytes, far more than for a thousand tensors."""
-
-_LENGTH = 8
-"""Bytes before the header, with its length."""
+SUFFIX = ".safetensors"  # suffix of a weights file's name
+KEY = "diode_lut"  # key of the safetensors metadata with the JSON document
+MAX_WEIGHTS_BYTES = 1_000_000  # Maximum size of a weights file in bytes. A sensible network needs a fraction of it
+MAX_HEADER_BYTES = 4 << 20  # maximum size of a header in bytes, far more than for a thousand tensors
+_LENGTH = 8  # bytes before the header, with its length
 
 
 def read_model_hardware(path: Path) -> Hardware:
-    """Return the hardware of the model in a file. ModelError if the file is not a weights file.
-
-    A damaged file another program is writing is read again.
-    """
+    """Read the hardware of the model in a file. ModelError if it is not a weights file."""
 
     def hardware(path: Path) -> Hardware:
         try:
@@ -125,8 +113,7 @@ def header_text(file: BinaryIO, path: Path) -> str:
         raise DiodeLutError(f"{path}: neither a table nor a safetensors file") from None
 
 
-TRAIN, TEST = "train", "test"
-"""Names of the two groups every split has."""
+TRAIN, TEST = "train", "test"  # names of the two groups every split has
 
 Conditions = tuple[tuple[str, Any], ...]
 """Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
@@ -217,8 +204,7 @@ def family_name(family: Conditions) -> str:
 
 _SIZES = ("b", "m", "n", "k")
 
-MIN_PROBLEMS = 4
-"""Minimum number of training problems of a known kind."""
+MIN_PROBLEMS = 4  # minimum number of training problems of a known kind
 
 
 class Kind(NamedTuple):

@@ -37,22 +37,19 @@ Floats = npt.NDArray[np.floating[Any]]
 VERSION = 6
 """Version of the network's inputs and outputs. A weights file has to have this version and the same feature names."""
 
-MAX_SCORE = 10.0
-"""Cap on the magnitude of log(expected time / time of aten), so that times are finite and not zero."""
+MAX_SCORE = 10.0  # cap on the magnitude of log(expected time / time of aten), so that times are finite and not zero
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
 
-_TILE_MULTIPLE = 64
-"""Most tile sizes are multiples of this number of elements."""
+_TILE_MULTIPLE = 64  # most tile sizes are multiples of this number of elements
 
 _LOAD_BYTES = 16
 """Bytes of a thread's widest load. Rows with less alignment need narrower loads, and other library kernels."""
 
 _CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
 
-EPILOGUE_FEATURES = tuple(f"epilogue_{name}" for name in _CLASSES)
-"""All are 0 without an epilogue."""
+EPILOGUE_FEATURES = tuple(f"epilogue_{name}" for name in _CLASSES)  # all are 0 without an epilogue
 
 OF_BYTES_FEATURES = ("float8", "int8", "row_scales")
 """The last features of a problem. All are 0 for GEMMS, and networks for GEMMS alone are trained without them."""
@@ -77,14 +74,12 @@ JOINT_FEATURES = (
     *("wave_fill", "tile_wave_fill", "row_fill", "column_fill", "step_fill", "occupancy", "pipeline_fill", "even_k"),
 )
 
-_LOGARITHM_COUNT = 12
-"""Number of joint features in logarithms. They are first."""
+_LOGARITHM_COUNT = 12  # Number of joint features in logarithms. They are first
 
 _SERIES = tuple(2.8853900817779268 / power for power in range(1, 11, 2))
 """Coefficients of x, x^3, x^5, ... in the series of log2((1 + x) / (1 - x)); the first is 2 / log(2)."""
 
-_OTHER_REGISTERS = 40
-"""Estimated registers of a thread besides the accumulators."""
+_OTHER_REGISTERS = 40  # estimated registers of a thread besides the accumulators
 
 
 def log2(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -109,10 +104,7 @@ def log2(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def exp(scores: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Return e to the power of the scores, which are rounded to 4 digits after the point and capped at MAX_SCORE.
-
-    None of these 200,001 results is so close to the middle between two numbers of float32 that NumPy's error matters.
-    """
+    """Return e to the power of the scores, rounded to 4 digits, up to MAX_SCORE, where NumPy is exact in float32."""
     capped = np.clip(np.round(np.asarray(scores, np.float64), 4), -MAX_SCORE, MAX_SCORE)
     return np.asarray(np.exp(capped), np.float32)
 
@@ -167,10 +159,7 @@ def config_features(configs: Sequence[Config]) -> Floats:
 
 
 class Tiling:
-    """The tiled candidates, and the parts of their joint features without the problem's sizes.
-
-    Tiled candidates come first in a list of candidates.
-    """
+    """The tiled candidates, which come first, and the parts of their joint features without the problem's sizes."""
 
     def __init__(self, configs: Sequence[Config], architecture: Architecture) -> None:
         tiled = [config.tiles for config in configs if config.kernel.tiled]

@@ -16,14 +16,9 @@ from diode_lut.errors import counted
 from diode_lut.probe import CALL, FIRST_CALL
 from diode_lut.programs.times import Event, ProcessTrace, name_of, ns_of
 
-LEAST_SHARE = 0.05
-"""Smaller costs are not named."""
-
-MOST = 3
-"""How many costs are named."""
-
-GPU_TIME, TRACED_TIME = "GPU time", "traced time"
-"""The times of which a cost has a share."""
+LEAST_SHARE = 0.05  # smaller costs are not named
+MOST = 3  # how many costs are named
+GPU_TIME, TRACED_TIME = "GPU time", "traced time"  # the times of which a cost has a share
 
 
 class Cost(NamedTuple):
@@ -87,11 +82,8 @@ def largest(runs: Sequence[Sequence[Cost]]) -> list[Cost]:
     return sorted(common, key=lambda cost: -cost.share)[:MOST]
 
 
-_Share = tuple[str, str, str, float]
-"""A cost's name, the time of which it has a share, the remedy, and nanoseconds."""
-
-_PRODUCT = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+) (\w+)")
-"""The name of a batched GEMM."""
+_Share = tuple[str, str, str, float]  # a cost's name, the time of which it has a share, the remedy, and nanoseconds
+_PRODUCT = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+) (\w+)")  # the name of a batched GEMM
 
 _SOFTMAX = re.compile(r"(?<!log)(?:_|^|::)(?:safe_)?softmax", re.IGNORECASE)
 
@@ -104,26 +96,27 @@ _MASK = (
 def _attention(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
     """Find attention that is two batched matmuls and a softmax: the second reads the first's result.
 
-    Names of batched GEMMs are batch x M x N x K.
+    Names of batched GEMMs are batch x M x N x K. A kernel that converts its operands has the name of their first type.
     """
-    products: defaultdict[str, list[Event]] = defaultdict(list)
+    products: defaultdict[tuple[str, ...], list[Event]] = defaultdict(list)
+    in_float32 = set[tuple[str, ...]]()
     for gemm, kernels in trace.gemm_kernels(kind):
-        products[name_of(gemm)] += kernels
-    pairs = set[str]()
-    for name in products:
-        sizes = _PRODUCT.fullmatch(name)
-        if sizes is not None:
-            batch, m, n, k, dtype = sizes.groups()
-            other = f"{batch}x{m}x{k}x{n} {dtype}"
-            if other in products and (other != name or m == n):
-                pairs |= {name, other}
+        if (found := _PRODUCT.fullmatch(name_of(gemm))) is not None:
+            *sizes, dtype = found.groups()
+            products[tuple(sizes)] += kernels
+            if dtype == "float32":
+                in_float32.add(tuple(sizes))
+    pairs = set[tuple[str, ...]]()
+    for batch, m, n, k in products:
+        other = batch, m, k, n
+        if other in products and (n != k or m == n):
+            pairs |= {(batch, m, n, k), other}
     softmax = [
         kernel for op in trace.ops(kind) for kernel in trace.kernels_of(op.event) if _SOFTMAX.search(kernel["name"])
     ]
     if not pairs or not softmax:
         return
-    in_float32 = all(name.endswith(" float32") for name in pairs)
-    name = f"attention by matmuls and a softmax{' in float32' if in_float32 else ''}, not by a fused kernel"
+    name = f"attention by matmuls and a softmax{' in float32' * bool(pairs & in_float32)}, not by a fused kernel"
     yield name, GPU_TIME, _MASK, sum(ns_of(products[each]) for each in pairs) + ns_of(softmax)
 
 
@@ -192,25 +185,33 @@ def _compiling(trace: ProcessTrace, begin: float) -> Iterator[_Share]:
     yield "compiling again", TRACED_TIME, f"{counted(len(late), 'time')}: {remedy}", ns_of(late)
 
 
-def _waiting(trace: ProcessTrace, kernels: Sequence[Event], begin: float, end: float) -> Iterator[_Share]:
-    """Find the time in which the GPU has nothing to do, from the first call of a graph on, unless CUDA graphs are used.
+BETWEEN_NODES_US = 20.0  # kernels of a CUDA graph follow each other faster, whatever the CPU does
 
-    Compiling does not count.
+
+def _waiting(trace: ProcessTrace, kernels: Sequence[Event], begin: float, end: float) -> Iterator[_Share]:
+    """Find the time in which the GPU has nothing to do, from the first call of a graph on. Compiling does not count.
+
+    Where CUDA graphs are launched, short gaps do not count either.
     """
-    if not kernels or any("GraphLaunch" in each["name"] for each in trace.events if each.get("cat") != "kernel"):
+    if not kernels:
         return
+    graphs = any("GraphLaunch" in each["name"] for each in trace.events if each.get("cat") != "kernel")
     busy = [(float(each["ts"]), float(each["ts"]) + float(each["dur"])) for each in kernels]
     busy += [
         (float(each["ts"]), float(each["ts"]) + float(each["dur"]))
         for each in trace.events
         if each["name"] == _COMPILING or each.get("cat") in ("gpu_memcpy", "gpu_memset")
     ]
-    idle, at = 0.0, begin
-    for start, stop in sorted(busy):
-        idle += max(0.0, start - at)
+    gaps, at = [], begin
+    for start, stop in sorted([*busy, (end, end)]):
+        gaps.append(start - at)
         at = max(at, stop)
+    idle = sum(gap for gap in gaps if gap > (BETWEEN_NODES_US if graphs else 0.0))
     remedy = (
-        'its launches take longer than its kernels under the profiler: mode="reduce-overhead" launches them as CUDA '
-        "graphs"
+        "between CUDA graphs, Python and eager ops take longer than kernels: give each call more work, such as a "
+        "larger batch, or compile what runs between the graphs"
+        if graphs
+        else 'its launches take longer than its kernels under the profiler: mode="reduce-overhead" launches them as '
+        "CUDA graphs"
     )
-    yield "the GPU waits for the CPU", TRACED_TIME, remedy, (idle + max(0.0, end - at)) * 1e3
+    yield "the GPU waits for the CPU", TRACED_TIME, remedy, idle * 1e3

@@ -38,24 +38,14 @@ from diode_lut.templates.config import ATEN, baseline
 STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
 """The directory of the module ``sitecustomize``, which arms the hook."""
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes if a program cannot be started, as in shells."""
-
-_GRACE_S = 5.0
-"""How long the other processes of a program may take to end after a signal, in seconds."""
-
-_LEFT_S = 1.0
-"""How long a program's other processes may take to end after it, in seconds, until they count as left."""
-
-_END_S = 60.0
-"""How long a program may take to end when its time is over, in seconds."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes if a program cannot be started, as in shells
+_GRACE_S = 5.0  # how long the other processes of a program may take to end after a signal, in seconds
+_LEFT_S = 1.0  # how long a program's other processes may take to end after it, in seconds, until they count as left
+_END_S = 60.0  # how long a program may take to end when its time is over, in seconds
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_TYPED = (signal.SIGINT, signal.SIGQUIT)
-"""The signals from a terminal to all processes in the foreground."""
-
-_MARKS = "_DIODE_LUT_RUN"
-"""The variable with the marks of all programs that a process is part of, the innermost last."""
+_TYPED = (signal.SIGINT, signal.SIGQUIT)  # the signals from a terminal to all processes in the foreground
+_MARKS = "_DIODE_LUT_RUN"  # the variable with the marks of all programs that a process is part of, the innermost last
 
 _LEAKS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", flags=re.MULTILINE | re.DOTALL)
 
@@ -84,8 +74,7 @@ class Streams(NamedTuple):
     err: IO[bytes] | int | None = None
 
 
-INHERITED = Streams()
-"""The output goes where ours goes."""
+INHERITED = Streams()  # the output goes where ours goes
 
 
 def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
@@ -289,8 +278,7 @@ def run_with_receipt(
     return ProgramRun(ended, receipt)
 
 
-_NAMED = 3
-"""How many missed problems are named."""
+_NAMED = 3  # how many missed problems are named
 
 
 def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
@@ -303,7 +291,10 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
         later = shown(destination.with_suffix(f".PID{destination.suffix}"))
         where.append(f"{counted(run.ended.left, 'process')} of the program {go_on}; {its} receipt will be {later}")
     if not receipt.processes:
-        return ["no receipt: no process compiled a graph, or imported PyTorch and ended by itself", *where]
+        return [
+            "nothing was answered, and there is no receipt: the program compiled nothing with torch.compile",
+            *where,
+        ]
     if not asked:
         return [f"nothing was answered: {nothing_asked(receipt)}", *where]
     problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}
@@ -370,8 +361,7 @@ def estimate(receipt: Receipt) -> str:
     return f"if each ran once: {saved} saved, {lost} lost ({known})"
 
 
-EXPECTED, UNKNOWN = "expected", "unknown"
-"""Whether the saved time of a GEMM can be estimated."""
+EXPECTED, UNKNOWN = "expected", "unknown"  # whether the saved time of a GEMM can be estimated
 
 
 class Savings(NamedTuple):

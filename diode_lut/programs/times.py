@@ -47,18 +47,12 @@ _DTYPES = {
     "signed char": "int8",
 }
 
-_NAMED = (TRITON_GEMM, CPP_GEMM, GENERATED_KERNEL)
-"""How names of ops begin that the hook adds to a trace."""
-
-Event = Mapping[str, Any]
-"""An event of a trace."""
+_NAMED = (TRITON_GEMM, CPP_GEMM, GENERATED_KERNEL)  # how names of ops begin that the hook adds to a trace
+Event = Mapping[str, Any]  # an event of a trace
 
 
 class GemmTime(NamedTuple):
-    """A GEMM or a generated kernel in a run.
-
-    These are the number of its traced calls, its median time in nanoseconds, and its most frequent kernel.
-    """
+    """A GEMM or a generated kernel in a run: the number of its calls, its median time, and its usual kernel."""
 
     calls: int
     ns: float
@@ -181,10 +175,7 @@ class ProcessTrace:
 
 
 def _ops_in_calls(events: Iterable[Event]) -> Iterator[TracedOp]:
-    """Yield the ops within calls of graphs.
-
-    Ops of a thread are nested. If two begin together, the longer is outside.
-    """
+    """Yield the ops within calls of graphs, nested in a thread: of two that begin together the longer is outside."""
     within: list[tuple[float, Event | None, Event | None]] = []
     thread: object = None
     for event in sorted(events, key=lambda each: (str(each["pid"]), str(each["tid"]), each["ts"], -each["dur"])):
@@ -260,17 +251,10 @@ def _numbers(name: str) -> list[int]:
 TIMES_ERR, GEMMS_ERR = 0.01, 0.05
 """The chance that any time, and any GEMM or generated kernel, is called faster or slower where nothing differs."""
 
-LEAST_GEMM_RUNS = 5
-"""No GEMM is called faster or slower with fewer traced runs of each kind."""
-
-_SAME = 1.03
-"""Ratios within this factor need no further runs."""
-
-_GEMM_INTERVAL_ERR = 0.05
-"""The chance that the interval of a single GEMM does not contain its ratio."""
-
-_TRITON = "triton_"
-"""The beginning of the names of Inductor's Triton kernels, which do not tell the config."""
+LEAST_GEMM_RUNS = 5  # no GEMM is called faster or slower with fewer traced runs of each kind
+_SAME = 1.03  # ratios within this factor need no further runs
+_GEMM_INTERVAL_ERR = 0.05  # the chance that the interval of a single GEMM does not contain its ratio
+_TRITON = "triton_"  # the beginning of the names of Inductor's Triton kernels, which do not tell the config
 
 
 class Speedup(NamedTuple):
@@ -299,8 +283,10 @@ class Speedup(NamedTuple):
     @property
     def verdict(self) -> str:
         """The verdict as text."""
+        if not self.is_told:
+            return "open"
         if not self.is_clear:
-            return "no difference beyond noise"
+            return f"the same within {_SAME - 1:.0%}"
         return f"{'faster' if self.gain > 1 else 'slower'}, {ratio_text(self.gain)}"
 
     @property
@@ -353,10 +339,7 @@ def student(error: float, freedom: int) -> float:
 
 
 class GemmChange(NamedTuple):
-    """The times of a GEMM or a generated kernel in traced runs with and without tables, empty if it was in none.
-
-    ``is_clear`` is whether the difference is beyond noise, among all of both (``judge``).
-    """
+    """The times of a GEMM or a generated kernel with and without tables, and if their difference is beyond noise."""
 
     name: str
     without: Sequence[GemmTime]

@@ -38,14 +38,9 @@ AFTER_RUN = "_DIODE_LUT_RECEIPT_AFTER_RUN"
 A process that outlives the program puts its own receipt there, because the directory in ``DIODE_LUT_RECEIPT`` is gone.
 """
 
-_MAX_RANK_DIGITS = 20
-"""Maximum number of digits of a rank."""
-
-_BEGINNING_BYTES = 256
-"""The first bytes of a receipt have the field ``processes``."""
-
-_FREE_S, _SHARE = 0.25, 0.02
-"""Writing after graphs may take so many seconds, and this share of the time since the first question."""
+_MAX_RANK_DIGITS = 20  # maximum number of digits of a rank
+_BEGINNING_BYTES = 256  # the first bytes of a receipt have the field ``processes``
+_FREE_S, _SHARE = 0.25, 0.02  # writing after graphs may take so many seconds, and this share of the process' time
 
 
 class _Written(NamedTuple):
@@ -56,15 +51,11 @@ class _Written(NamedTuple):
     state: os.stat_result | None
 
 
-_lock = threading.RLock()
-"""Held while the receipt is written. It is reentrant, because a signal handler may compile."""
-_before: dict[Path, os.stat_result | None] = {}
-"""The state of each destination at the first question."""
-_written: dict[Path, _Written] = {}
-"""The last receipt of this process for each destination."""
+_lock = threading.RLock()  # Held while the receipt is written. It is reentrant, because a signal handler may compile
+_before: dict[Path, os.stat_result | None] = {}  # the state of each destination at the first question
+_written: dict[Path, _Written] = {}  # the last receipt of this process for each destination
 _began = time.monotonic()
-_spent_s = 0.0
-"""The seconds spent on writing after graphs."""
+_spent_s = 0.0  # the seconds spent on writing after graphs
 
 
 def arm(own_receipt: Callable[[], Receipt]) -> None:
@@ -95,10 +86,7 @@ def write_after_graph(own_receipt: Callable[[], Receipt]) -> None:
 
 
 def write_at_exit(own_receipt: Callable[[], Receipt]) -> None:
-    """Write the receipt if the setting asks for it and it is not written yet. A failure is one warning.
-
-    Signals wait, such as a second SIGTERM while the process ends because of the first.
-    """
+    """Write the receipt once if the setting asks for it, while signals wait. A failure is one warning."""
     if config.receipt is None:
         return
     with signals_held():
@@ -136,10 +124,7 @@ def _write(own_receipt: Callable[[], Receipt], *, at_exit: bool) -> None:
 
 
 def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
-    """The path, or one like it, that no other process has written since this one asked for the first time.
-
-    If other processes may be choosing, too, it is one that only this process chooses.
-    """
+    """The path, or one like it, that no other process has written, nor will choose, since this one asked first."""
     number = str(os.getpid())
     if not numbered:
         _before.setdefault(path, _look(path))
@@ -155,10 +140,7 @@ def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
 
 
 def _destination() -> tuple[Path, bool]:
-    """Return where to write, and whether the process number is in the name. OSError if the setting names no file.
-
-    A path without a name stands for no receipt.
-    """
+    """Return where to write, if anywhere, and whether the process number is in the name. OSError for no file."""
     assert config.receipt is not None
     path = Path(config.receipt)
     if path.name in ("", "..") or "\0" in str(path) or path.is_dir():

@@ -1,8 +1,4 @@
-"""The report: an HTML page with charts of a table, and of its choices on measured problems.
-
-``as_data`` collects everything the page shows. ``as_page`` makes the page of it, with the
-program and the style in ``assets``.
-"""
+"""The report: an HTML page of a table and its choices. ``as_data`` collects the data, ``as_page`` makes the page."""
 
 from __future__ import annotations
 
@@ -51,8 +47,7 @@ __all__ = ["AskedProblem", "Side", "as_data", "as_page"]
 
 JsonObject = dict[str, Any]
 
-TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]
-"""Yields problems, and may show progress."""
+TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]  # yields problems, and may show progress
 
 
 FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "generated": GENERATED}
@@ -60,10 +55,7 @@ FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "gene
 
 
 class Side(NamedTuple):
-    """A table or model on the page, with the evaluation of its choices.
-
-    ``link`` is the URL of the table's file, and ``file`` its content, which is read again by default.
-    """
+    """A table or model on the page, with its evaluation. ``link`` is the URL of its file, and ``file`` the content."""
 
     chooser: Table | Model
     evaluation: Evaluation | None = None
@@ -115,10 +107,7 @@ def kind_of(of: Entry | Problem) -> ShownKind:
 
 
 def kinds_of(entries: Iterable[Entry], problems: Iterable[Problem]) -> list[ShownKind]:
-    """Return the kinds with a panel: those of all problems and rows that cover no other kind.
-
-    They are sorted as the names in ``problem.py`` are, with any last.
-    """
+    """Return the sorted kinds with a panel: those of all problems and rows that cover no other kind."""
     found = {*map(kind_of, entries), *map(kind_of, problems)}
     kinds = [kind for kind in found if not any(kind != other and kind.covers(other) for other in found)]
 
@@ -271,8 +260,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-MAX_KINDS = 16
-"""Most ops, types and layouts of a grid: up to 9 s, and 0.44 MB of the page."""
+MAX_KINDS = 16  # most ops, types and layouts of a grid: up to 9 s, and 0.44 MB of the page
 
 
 def _powers(first: int, last: int, step: int = 1) -> tuple[int, ...]:
@@ -330,8 +318,7 @@ def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config
 
 _ASSETS = Path(__file__).parent / "assets"
 
-_SCRIPTS = ("values", "charts", "details", "main")
-"""Names of the files of the page's program, in loading order."""
+_SCRIPTS = ("values", "charts", "details", "main")  # names of the files of the page's program, in loading order
 
 
 def as_page(data: Mapping[str, Any]) -> str:

@@ -34,33 +34,21 @@ from diode_lut.templates.config import TEMPLATES, Config
 
 __all__ = ["Candidate", "Entry", "Range", "Table", "of_kind", "placed", "to_bytes", "write_table"]
 
-MAX_PARSED = 1_000_000
-"""Maximum number of values that are parsed at once: of a table without its rows, of a row, or of another file."""
-MAX_VALUES = 10_000_000
-"""Maximum number of values of a file. The largest table has fewer."""
-MAX_WRONG = 10_000
-"""Maximum number of wrong rows. A file with more is no table of ours."""
-EXPLAINED = 500
-"""Maximum number of wrong rows whose messages come from the schema, in half a millisecond each."""
-AT_ONCE = 2**22
-"""Maximum size of a file of which all rows are decoded at once. Decoded rows take several times their size."""
-HEAD_BYTES = 2**16
-"""Maximum size of a head that is read without the rest of the file. Canonical form has the rows last."""
+MAX_PARSED = 1_000_000  # number of values parsed at once: of a table without its rows, of a row, or of another file
+MAX_VALUES = 10_000_000  # Maximum number of values of a file. The largest table has fewer
+MAX_WRONG = 10_000  # Maximum number of wrong rows. A file with more is no table of ours
+EXPLAINED = 500  # maximum number of wrong rows whose messages come from the schema, in half a millisecond each
+AT_ONCE = 2**22  # size of a file of which all rows are decoded at once. Decoded, they take several times as much
+HEAD_BYTES = 2**16  # Maximum size of a head that is read without the rest of the file. Canonical form has the rows last
 
 _OPENING = re.compile(rb'"entries"\s*:\s*\[')
-_SAFETENSORS = b"\0\0\0\0{"
-"""The bytes of a safetensors file after the first 4: the rest of its header's length, and the header."""
+_SAFETENSORS = b"\0\0\0\0{"  # bytes of a safetensors file after the first 4: the rest of the length, and its header
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-_ROW = b'"configs"'
-"""A field that each row has once."""
+_ROW = b'"configs"'  # a field that each row has once
 
 
 def read_table(path: Path) -> Table:
-    """Read the table in the file. TableError if the file as a whole is none.
-
-    Wrong rows are left out, and are in the table's ``errors``. A damaged file is read again while another program
-    writes it.
-    """
+    """Read the table in the file. TableError if it is none; wrong rows are left out, and are in its ``errors``."""
     return read_finished(path, lambda path: table_of(path, read_bytes(path)), lambda table: bool(table.errors))
 
 
@@ -118,11 +106,7 @@ def _table(path: Path, data: bytes, header: TableHeader, written: Iterable[Any])
 
 
 def read_hardware(path: Path) -> Hardware:
-    """Read the hardware of the table in the file. TableError if the header is wrong.
-
-    Only the beginning is read if the rows come last, as in canonical form. A damaged file is read again while another
-    program writes it.
-    """
+    """Read the hardware of the table in the file, of which the beginning is enough if it is in canonical form."""
 
     def read(path: Path) -> Hardware:
         try:
@@ -209,10 +193,7 @@ def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError
 
 
 class Rows:
-    """The good rows of a file, and the faults of the others by number. Rows are decoded, or parsed.
-
-    TableError if there are too many, or too many wrong rows.
-    """
+    """The good rows of a file, and the faults of the others by number. TableError if there are too many of either."""
 
     def __init__(self, path: Path, rows: Iterable[Any]) -> None:
         self.entries: list[Entry] = []
@@ -247,10 +228,7 @@ class TableHeader(NamedTuple):
 
 
 def decode_header(document: object) -> TableHeader:
-    """Return the header of a table, without its entries. Fault has the first mistake.
-
-    The version comes first, because a file of another version has no other mistakes.
-    """
+    """Return the header of a table, without its entries. Fault has the first mistake, the version before others."""
     require_version(document)
     try:
         return _header(msgspec.convert(_whole(document, 2), HEAD))
@@ -292,8 +270,7 @@ def _whole(value: Any, depth: int) -> Any:
     return value
 
 
-_DEPTH = 3
-"""Nesting of numbers in a row: in an object, in a list, in a field."""
+_DEPTH = 3  # nesting of numbers in a row: in an object, in a list, in a field
 
 _new = tuple.__new__
 _astuple = msgspec.structs.astuple
@@ -301,10 +278,7 @@ _PLAIN_DTYPES = (None, *DOMAINS[GEMMS[0]].dtypes)
 
 
 class _KnownConfigs(dict[tuple[Any, ...], Config]):
-    """The configs of a template, by the values of all its tunables.
-
-    A table has few different configs, so equal configs are the same object.
-    """
+    """The configs of a template, by the values of all its tunables: equal configs are the same object."""
 
     def __init__(self, template: str) -> None:
         super().__init__()
@@ -395,10 +369,7 @@ def decode_entry(row: object) -> Entry:
 
 
 def mismatches(row: Any, *, known: bool = True) -> Iterator[Fault]:
-    """Find fields of a row, or of an entry, in conflict with others.
-
-    These are ranges in the wrong order and, if its op is ``known``, the first value or size that its problems lack.
-    """
+    """Find fields of a row or an entry in conflict: ranges in the wrong order, values that its ``known`` op lacks."""
     for name in SIZE_FIELDS:
         low, high = getattr(row, name) or (0, 0)
         if low > high:
@@ -434,16 +405,12 @@ def mismatches(row: Any, *, known: bool = True) -> Iterator[Fault]:
             yield Fault(f"no n from {low} to {high} is a multiple of {columns}", "n_align")
 
 
-_paused = False
-"""Whether this module paused garbage collection."""
+_paused = False  # whether this module paused garbage collection
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles. Loading makes no cycles, and the search takes longer with each object.
-
-    Then all objects count as old, so that the next search does not go through the loaded ones.
-    """
+    """Pause the search for cycles, which loading does not make. Then all objects count as old."""
     global _paused
     if not gc.isenabled():
         yield

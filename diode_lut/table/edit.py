@@ -86,18 +86,12 @@ def _with_entries(table: Table, entries: list[Entry]) -> Table:
     return Table(table.hardware, entries, table.provenance, schema=table.schema, path=table.path)
 
 
-BEST = "best"
-"""The preference for the row with the larger gain."""
-
-SAME_GAIN = 0.02
-"""Two gains count as the same if they differ by at most this fraction."""
+BEST = "best"  # the preference for the row with the larger gain
+SAME_GAIN = 0.02  # two gains count as the same if they differ by at most this fraction
 
 
 class MergedTable(NamedTuple):
-    """A table to merge, and its name, ``ours`` or ``theirs``.
-
-    ``prefer`` decides conflicts: the name of a side, BEST, or nothing, which leaves them to a person.
-    """
+    """A table to merge, its name, ``ours`` or ``theirs``, and who wins conflicts: a side, BEST, or a person."""
 
     name: str
     table: Table
@@ -187,10 +181,7 @@ def _changed(before: _Value | None, our: _Value, their: _Value, both: _Value) ->
 
 
 def _merged_provenance(base: Table | None, ours: MergedTable, theirs: MergedTable) -> tuple[Provenance, list[Remark]]:
-    """Return the fields of both sides: all datasets, and the newer of two versions or dates.
-
-    Each field that both sides changed in different ways has a remark, except lists.
-    """
+    """Return all datasets, the newer versions and dates, and a remark for each field changed in different ways."""
     before = base.provenance if base is not None else {}
     merged: dict[str, str | list[str]] = {}
     remarks = []

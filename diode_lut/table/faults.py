@@ -23,18 +23,12 @@ from diode_lut.problem import VARIANTS
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
 
-JsonPath = tuple[str | int, ...]
-"""The way from the top of a document to a value: names of fields, and numbers of elements from 0."""
-
-_LONGEST_VALUE = _LONGEST_NAME = 60
-"""Maximum number of characters that a message repeats of a wrong value or name."""
+JsonPath = tuple[str | int, ...]  # from the top of a document to a value: names of fields, numbers of elements
+_LONGEST_VALUE = _LONGEST_NAME = 60  # maximum number of characters that a message repeats of a wrong value or name
 
 
 class Fault(Exception):  # noqa: N818 (checks list faults as values; only decoding raises them)
-    """The reason why a value is not allowed, and its path in the decoded value.
-
-    A ``note`` is a remark about a check. Nothing is wrong then.
-    """
+    """The reason why a value is not allowed, and its path in the decoded value. A ``note`` is a remark."""
 
     def __init__(self, reason: str, *path: str | int, note: bool = False) -> None:
         super().__init__(reason, path)
@@ -99,10 +93,7 @@ def broken_rules(document: object) -> list[Fault]:
 
 
 def first_broken_rule(document: object, otherwise: str, part: str = "") -> Fault:
-    """Return the first fault by the schema, or by a part of it, and ``otherwise`` if there is none.
-
-    The rows of a table are left out.
-    """
+    """Return the first fault by the schema, or a part of it, else ``otherwise``. The rows of a table are left out."""
     if not part and isinstance(document, dict) and isinstance(document.get("entries"), list):
         document = {**document, "entries": []}
 
@@ -182,10 +173,8 @@ class Positions:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._parts: dict[JsonPath, Mapping[Any, msgspec.Raw]] = {}
-        """The fields or elements of values, by the paths of these values. Of equal names the last counts."""
-        self._places = [(0, 1, 1)]
-        """Known offsets, upwards, with line and column, so that not all lines are counted for each place."""
+        self._parts: dict[JsonPath, Mapping[Any, msgspec.Raw]] = {}  # by path. Of equal names the last counts
+        self._places = [(0, 1, 1)]  # known offsets with line and column, so that lines are not counted again
 
     def place(self, path: JsonPath) -> Place:
         """Return the place of the value, or of the innermost value around it if the file does not have it."""

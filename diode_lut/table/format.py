@@ -30,18 +30,12 @@ from diode_lut.table.row import KEY_FIELDS, Candidate, Entry
 from diode_lut.templates.config import TEMPLATES
 from diode_lut.templates.template import Parameter, Template
 
-SCHEMA_VERSION = 2
-"""The version of the table format."""
-
-SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"
-"""The ``$schema`` of a table in this repository. With it, editors check the file while it is typed."""
-
-SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"
-"""The ``$schema`` of a table elsewhere. Editors can be told where the schema with this name is."""
+SCHEMA_VERSION = 2  # the version of the table format
+SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"  # in this repository, for editors to check files by
+SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"  # elsewhere: editors can be told where this schema is
 
 MAX_ENTRIES = 200_000
-MAX_CONFIGS = 4096
-"""Maximum number of configs of a row. No search tries as many on a problem."""
+MAX_CONFIGS = 4096  # Maximum number of configs of a row. No search tries as many on a problem
 MAX_GAIN_PERMILLE = 2**31 - 1
 
 
@@ -131,8 +125,7 @@ def _config(template: Template) -> Any:
     return _object(template.name, template.about, fields, required, tag=template.name, **options)
 
 
-CONFIGS = {name: _config(template) for name, template in TEMPLATES.items()}
-"""The types of configs, by template."""
+CONFIGS = {name: _config(template) for name, template in TEMPLATES.items()}  # the types of configs, by template
 
 CONFIG = described(
     Union[tuple(CONFIGS.values())],  # noqa: UP007
@@ -237,10 +230,8 @@ TABLE = _object(
     _FILE,
     **_FILE_OPTIONS,
 )
-HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)
-"""A table with any entries."""
-DIVIDED = _object("Divided", "", {**_FILE, "entries": list[Raw]}, **_FILE_OPTIONS)
-"""A table whose entries are still JSON."""
+HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)  # a table with any entries
+DIVIDED = _object("Divided", "", {**_FILE, "entries": list[Raw]}, **_FILE_OPTIONS)  # with entries that are still JSON
 
 
 _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS, "n_align")}
@@ -278,10 +269,7 @@ _OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
 
 
 def canonical_order(entry: Entry) -> tuple[Any, ...]:
-    """Return the sort key of an entry: domains in their own order, sizes upwards, narrow before wide, left out last.
-
-    Entries with the same key, which a good table does not have, are sorted by the rest of their contents.
-    """
+    """Return an entry's sort key: domains in order, sizes upwards, narrow before wide, left out last, then the rest."""
     op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, *more = entry
     h, g, v, n_align, *of_kernels = more
     return (

@@ -23,15 +23,11 @@ from diode_lut.table.table import Table
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
 
-CONFLICT = "merge conflict: "
-"""The beginning of the part of a note in which ``merge`` leaves a decision to people."""
+CONFLICT = "merge conflict: "  # the beginning of the part of a note in which ``merge`` leaves a decision to people
 
 
 def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
-    """Return all mistakes of the table in the file, in the order of its lines.
-
-    Pass ``contents`` for a file outside of the disk.
-    """
+    """Return all mistakes of the table in the file, or in ``contents``, in the order of its lines."""
     try:
         data = read_bytes(path) if contents is None else contents
         document = parse(path, data, MAX_VALUES)
@@ -96,10 +92,7 @@ def _of_meaning(document: dict[str, Any], good: Mapping[int, Entry], broken: lis
 
 
 def written_twice(data: bytes) -> list[Fault]:
-    """Find fields that are written more than once, in a file of valid JSON in UTF-8.
-
-    No table is nested deeply or has more than MAX_VALUES values. In such files nothing is found.
-    """
+    """Find fields that are written more than once, in a file of valid JSON that is no larger than a table may be."""
     found: list[JsonPath] = []
     repeated: dict[int, tuple[object, list[str]]] = {}  # with the objects, so that no other gets their ids
 
@@ -127,10 +120,7 @@ def written_twice(data: bytes) -> list[Fault]:
 
 
 def contradictions(entries: Mapping[int, Entry]) -> Iterator[Fault]:
-    """Find rows, by number, that are never used or contradict another row.
-
-    The work is bounded. A note says for how many rows it did not suffice.
-    """
+    """Find rows, by number, that are never used or contradict another. A note has the number of rows not looked at."""
     reachable = {number: entry for number, entry in entries.items() if entry.volume > 0}
     covering, overlapping = Effort(), Effort()
     for number in unreachable(reachable, covering):

@@ -36,8 +36,7 @@ from diode_lut.table.row import ABSENT, ANY, Entry, Range, box, coverage, ops_of
 _Numbers = npt.NDArray[np.intp]
 
 
-REMEMBERED = 1 << 14
-"""Number of remembered answers. A model has some hundred different GEMMs, and asks for each often."""
+REMEMBERED = 1 << 14  # Number of remembered answers. A model has some hundred different GEMMs, and asks for each often
 
 
 class Index:
@@ -143,8 +142,7 @@ class _Boxes:
             for axis, (name, (low, high)) in enumerate(zip(SIZE_FIELDS, ends, strict=True))
             if name in names and not ((low == least).all() and (high == most).all())
         ]
-        self._axes = sorted(axes, key=lambda each: -len(np.unique(each[1])))
-        """The sizes in which rows differ most come first."""
+        self._axes = sorted(axes, key=lambda each: -len(np.unique(each[1])))  # those in which rows differ most first
 
     def meeting(self, ranges: Sequence[Range], stop: int, free: Collection[int] = ()) -> _Numbers:
         """Return the rows before ``stop`` with sizes in these ranges, by number. Free axes do not matter."""
@@ -161,16 +159,11 @@ class _Boxes:
         return np.arange(stop) if found is None else found
 
 
-STEPS = 4_000_000
-"""Steps for one table, each about a microsecond. 20,000 rows that do not overlap need a quarter of them at most."""
-ROW_STEPS = 1_000_000
-"""Steps for one row, so that a few rows do not use up the steps of all others."""
-STEP_ROWS = 128
-"""Number of rows that a step compares with another row."""
-PART_STEPS = 16
-"""Steps for each row that may cover some problems of a row."""
-STEP_CELLS = 16
-"""Number of cells, between borders of such rows, that a step looks at."""
+STEPS = 4_000_000  # of a table, each about a microsecond. 20,000 rows that do not overlap need a quarter at most
+ROW_STEPS = 1_000_000  # steps for one row, so that a few rows do not use up the steps of all others
+STEP_ROWS = 128  # number of rows that a step compares with another row
+PART_STEPS = 16  # steps for each row that may cover some problems of a row
+STEP_CELLS = 16  # number of cells, between borders of such rows, that a step looks at
 
 
 class ExhaustedError(Exception):
@@ -217,10 +210,7 @@ class Neighbours:
         self._sharing: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def of(self, entry: Entry, stop: int, effort: Effort | None = None) -> Iterator[int]:
-        """Return the rows before ``stop`` that share a problem with the entry, by number, upwards.
-
-        ExhaustedError if the effort is used up before.
-        """
+        """Return the rows before ``stop`` that share a problem with the entry, by number. May raise ExhaustedError."""
         kind, ranges = coverage(entry)
         if kind not in self._sharing:
             if effort is not None:
@@ -263,10 +253,7 @@ def _shared_n(one: Entry, other: Entry) -> int | None:
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
-    """Return a problem of both rows, which must share some.
-
-    Its number of heads is a multiple of the heads that share keys, unless the rows cover no such number.
-    """
+    """Return a problem of both rows, which must share some. Heads come in whole groups, if the rows cover that."""
     pairs = zip(box(one), box(other), strict=True)
     b, m, _, k, h, g, v, *of_kernels = (max(low, other_low) for (low, _), (other_low, _) in pairs)
     n = _shared_n(one, other)
@@ -373,10 +360,7 @@ def _is_covered(row: Entry, others: Sequence[Entry], effort: Effort) -> bool:
 
 
 def _part(row: Entry, op: str, dtype: str, n_align: int | None) -> list[Range] | None:
-    """Return the problems of a row with this op, dtype and ``n_align``, as a range for each other field.
-
-    None if there are none. With an ``n_align``, the range is of places of N among all N with this ``n_align``.
-    """
+    """Return the problems of a row with this op, dtype and ``n_align`` (N by its place), as ranges, or None."""
     if op not in ops_of(row) or row.dtype not in (None, dtype) or row.n_align not in (None, n_align):
         return None
     b, m, (low, high), *more = box(row)

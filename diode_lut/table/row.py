@@ -24,12 +24,10 @@ from diode_lut.problem import (
 )
 from diode_lut.templates.config import Config
 
-Range = tuple[int, int]
-"""Sizes from the first to the second, both included."""
+Range = tuple[int, int]  # sizes from the first to the second, both included
 
 KIND_FIELDS = ("op", "dtype", "layout", "align", "epilogue", "variant")
-KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS, "n_align")
-"""The fields of a key, in the order of files. A field left out matches anything, and ``op`` any of MATMULS."""
+KEY_FIELDS = (*KIND_FIELDS, *SIZE_FIELDS, "n_align")  # in the order of files. A missing field matches anything
 
 
 class Candidate(NamedTuple):
@@ -135,10 +133,7 @@ class Entry(NamedTuple):
 
     @property
     def volume(self) -> int:
-        """Count the problems of the row, with sizes up to MAX_SIZE. The fewer, the more specific.
-
-        mm and addmm have no batch: their b is 1, whether or not the key says so. ``n_align`` does not lower the count.
-        """
+        """Count the problems of the row, up to MAX_SIZE, whatever its ``n_align``. mm and addmm have no batch."""
         values = self.dtype, self.layout, self.epilogue, self.variant
         if self.op in GENERATED:
             return _combinations(self.op, values) * prod(_width(getattr(self, name)) for name in OP_SIZES[self.op])
@@ -172,10 +167,7 @@ class Entry(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS.
-
-    Rows for the same problems have the same.
-    """
+    """The problems of a row: its kind with ``n_align``, and its ranges of SIZE_FIELDS. Equal for the same problems."""
 
     kind: tuple[Any, ...]
     box: tuple[Range, ...]
@@ -194,8 +186,7 @@ def coverage(entry: Entry) -> Coverage:
 
 
 ANY: Range = (1, MAX_SIZE)
-ABSENT: Range = (1, 1)
-"""The range of a size for ops without that size."""
+ABSENT: Range = (1, 1)  # the range of a size for ops without that size
 _NO_KERNEL = (ABSENT,) * len(OF_KERNELS)
 
 
@@ -211,8 +202,7 @@ def box(entry: Entry) -> tuple[Range, ...]:
     return (*sizes, ABSENT, ABSENT, ABSENT, *_NO_KERNEL)
 
 
-_K = TypeVar("_K")
-"""Anything with the KIND_FIELDS."""
+_K = TypeVar("_K")  # anything with the KIND_FIELDS
 
 
 def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
@@ -237,8 +227,7 @@ def is_point(sizes: Range | None) -> bool:
     return sizes is not None and sizes[0] == sizes[1]
 
 
-_Values = tuple[str | None, str | None, str | None, str | None]
-"""The dtype, layout, epilogue and variant of a row. None matches anything."""
+_Values = tuple[str | None, str | None, str | None, str | None]  # dtype, layout, epilogue and variant, None for any
 
 
 def ops_of(entry: Entry) -> tuple[str, ...]:

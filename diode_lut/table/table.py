@@ -28,11 +28,8 @@ from diode_lut.table.row import Entry
 if TYPE_CHECKING:
     from diode_lut.table.lookup import Index
 
-MAX_BYTES = 64 << 20
-"""Maximum size of a table's file."""
-
-Provenance = Mapping[str, str | list[str]]
-"""Where a table comes from: versions, dates and the digests of datasets, by name."""
+MAX_BYTES = 64 << 20  # maximum size of a table's file
+Provenance = Mapping[str, str | list[str]]  # versions, dates and the digests of datasets, by name
 
 
 class Table:
@@ -94,10 +91,7 @@ class Table:
         return None if number is None else self._line_of_row(number, self._unchanged())
 
     def lines(self, data: bytes | None = None) -> list[int | None]:
-        """Return the line of each entry, as ``line_of`` does.
-
-        ``data`` is what the table was read from; by default the file is read again.
-        """
+        """Return the line of each entry, as ``line_of`` does, in ``data`` or in the table's file."""
         data = self._unchanged() if data is None else data
         return [self._line_of_row(number, data) for number in self.numbered]
 

@@ -47,8 +47,7 @@ TEMPLATES: dict[str, Template] = {
 """All templates by the name tables use, in the fixed order in which equally good configs are chosen."""
 
 
-POINTER_TUNABLES = TRITON_MM.names
-"""The tunables of Inductor's plain Triton templates, which all have the same."""
+POINTER_TUNABLES = TRITON_MM.names  # the tunables of Inductor's plain Triton templates, which all have the same
 
 
 def pointer_gemm(op: str) -> str:
@@ -185,15 +184,13 @@ class Config(NamedTuple):
         return f"{self.template} {values.lstrip()}".rstrip()
 
 
-ATEN = Config("aten")
-"""The kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..."""
+ATEN = Config("aten")  # the kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..
 
 DEFAULT = Config("default")
 """Inductor's own config for attention, and the first that it would try for a generated kernel. Matmuls that could be
 joined stay apart."""
 
-BASELINES = (ATEN, DEFAULT)
-"""The configs with which others are compared."""
+BASELINES = (ATEN, DEFAULT)  # the configs with which others are compared
 
 
 def baseline(op: str) -> Config:
@@ -201,8 +198,7 @@ def baseline(op: str) -> Config:
     return ATEN if op in ATEN.kernel.ops else DEFAULT
 
 
-PADDED_OPS = ("mm", "addmm", "bmm")
-"""The ops Inductor pads."""
+PADDED_OPS = ("mm", "addmm", "bmm")  # the ops Inductor pads
 
 
 def pad_multiple(dtype: str) -> int:
@@ -237,11 +233,7 @@ def needed_pad(problem: Problem, pad: int) -> int:
 
 
 def padded(problem: Problem, multiple: int) -> Problem:
-    """Return the problem after M, N and K are padded to multiples of ``multiple``.
-
-    Copies are packed and row-major. An operand not copied counts as packed. Sizes of 1 stay,
-    as Inductor leaves them.
-    """
+    """Return the problem with M, N and K padded to ``multiple``, but not 1. Copies are packed and row-major."""
     copied = is_copied(problem, multiple)
     layout = "".join("n" if copy else letter for copy, letter in zip(copied, problem.layout, strict=True))
     m, n, k = (padded_size(size, multiple) for size in (problem.m, problem.n, problem.k))

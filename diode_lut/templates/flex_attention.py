@@ -14,23 +14,15 @@ from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
 from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, registers
 
-BLOCKS = (16, 32, 64, 128)
-"""If lengths are multiples of 128, the kernels read without checks: a larger block would read past the end."""
+BLOCKS = (16, 32, 64, 128)  # a larger block would read past the end of lengths that are multiples of 128: no checks
 
 _STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
 _WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)
 
-_SPILLED = 2
-"""Accumulators of this many times a thread's registers spill with every step."""
-
-_NUMBERS = 8
-"""Bytes that gradients read for each query besides its rows."""
-
-_SINGLE = 4
-"""Bytes of a number in float32."""
-
-_BARRIERS = 128
-"""Bytes of shared memory besides the blocks."""
+_SPILLED = 2  # accumulators of this many times a thread's registers spill with every step
+_NUMBERS = 8  # bytes that gradients read for each query besides its rows
+_SINGLE = 4  # bytes of a number in float32
+_BARRIERS = 128  # bytes of shared memory besides the blocks
 
 
 @dataclass(frozen=True)
@@ -83,10 +75,7 @@ class Flex(Template):
         return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
-        """Return the registers of 4 bytes a thread needs for accumulators, and the hopeless number, None if not known.
-
-        Some of Inductor's own configs need a few more than a thread has, and spill.
-        """
+        """Return the registers a thread needs for accumulators, and the hopeless number, None if not known."""
         num_warps = self.values(params)["num_warps"]
         needed = -(-self.accumulators(params, heads) // (architecture.warp_size * num_warps))
         limit = registers(num_warps, architecture)
@@ -182,10 +171,7 @@ class Decoding(Flex):
 
 
 def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, architecture: Architecture) -> int:
-    """Return the bytes of rows of queries and of blocks of keys and values. ``tile`` is rows, keys, and stages.
-
-    In float32, scores are there as well: they are no operands of tensor cores, which keep them in registers.
-    """
+    """Return the bytes of rows of queries and blocks of keys and values, and in float32 of scores."""
     rows, keys, stages = tile
     steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
     scores = rows * keys if itemsize == _SINGLE else 0

@@ -1,7 +1,4 @@
-"""The kernels that Inductor generates: pointwise work, and reductions that loop over r or keep all of it.
-
-The template of a reduction's config decides whether the kernel loops. Blocks are powers of two, as Triton's are.
-"""
+"""The kernels that Inductor generates: pointwise work, and reductions that loop over r, or keep it, by template."""
 
 from __future__ import annotations
 
@@ -13,17 +10,10 @@ from diode_lut.problem import SPLIT, Problem, rounded_up
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
 _BLOCKS = tuple(1 << power for power in range(17))
-_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}
-"""Largest blocks that Inductor generates kernels for, by dimension."""
-
-MAX_ELEMENTS = 1 << 16
-"""Maximum elements of a block in all dimensions: with more, kernels spill or take minutes to compile."""
-
-MAX_PER_THREAD = 128
-"""Maximum elements of a block for each thread: as many values as this leave no registers to compute with."""
-
-_MAX_PERSISTENT = 1 << 13
-"""Maximum r, rounded up to a power of two, that a persistent reduction keeps."""
+_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}  # that Inductor generates kernels for, by dimension
+MAX_ELEMENTS = 1 << 16  # of a block in all dimensions: with more, kernels spill or take minutes to compile
+MAX_PER_THREAD = 128  # elements of a block for each thread: as many values leave no registers to compute with
+_MAX_PERSISTENT = 1 << 13  # maximum r, rounded up to a power of two, that a persistent reduction keeps
 
 
 MAX_STEPS = 256
@@ -57,8 +47,7 @@ _STAGES = Parameter(
 class Generated(Template):
     """A kernel that Inductor generates."""
 
-    persistent = False
-    """Whether it keeps all elements along r that are reduced to one."""
+    persistent = False  # whether it keeps all elements along r that are reduced to one
 
     def elements(self, params: Params, problem: Problem) -> int:
         """Return the elements of a block in all dimensions."""

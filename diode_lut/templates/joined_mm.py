@@ -13,22 +13,12 @@ from typing import Any
 
 from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, letters, rounded_up
-from diode_lut.templates.template import (
-    TILES,
-    Complaint,
-    Covered,
-    Parameter,
-    Params,
-    Template,
-    Tiles,
-    register_complaints,
-)
+from diode_lut.templates import template
 
-_BARRIERS = 1024
-"""Maximum bytes of shared memory besides the tiles."""
+_BARRIERS = 1024  # maximum bytes of shared memory besides the tiles
 
 
-_SEARCH: dict[float, tuple[Params, ...]] = {
+_SEARCH: dict[float, tuple[template.Params, ...]] = {
     16: (
         *((16, 64, 128, 8, 4, 4), (16, 32, 128, 8, 4, 2), (16, 16, 128, 8, 4, 2), (16, 128, 128, 8, 3, 4)),
         *((16, 32, 128, 8, 8, 4), (16, 64, 128, 8, 3, 2)),
@@ -50,68 +40,71 @@ _SEARCH: dict[float, tuple[Params, ...]] = {
 
 
 @dataclass(frozen=True)
-class JoinedMm(Template):
+class JoinedMm(template.Template):
     """A Triton kernel for matmuls with the same A."""
 
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.triton == "cuda"
 
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
         yield from next(found for rows, found in _SEARCH.items() if problem.m <= rows)
 
-    def tiles(self, params: Params, rows: int) -> Tiles:
+    def tiles(self, params: template.Params, rows: int) -> template.Tiles:
         """Return the tiles for an A of this number of rows."""
-        return Tiles.of(params)
+        return template.Tiles.of(params)
 
-    def sums(self, tiles: Tiles) -> int:
+    def sums(self, tiles: template.Tiles) -> int:
         """Return the sums that a program keeps for each element of its tile."""
         return 1
 
-    def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
+    def complaints(
+        self, params: template.Params, covered: template.Covered, architecture: Architecture
+    ) -> Iterator[template.Complaint]:
         """Complain about registers and shared memory that a single product would not have."""
         yield from super().complaints(params, covered, architecture)
         rows = 1 if covered.m is None else min(covered.m)
         yield from self._faults(params, rows, 1, least_itemsize(self.ops[0], covered.dtype), architecture)
 
     def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
+        self, problem: Problem, params: template.Params, architecture: Architecture, shared_memory: int | None = None
+    ) -> Iterator[template.Complaint]:
         """Complain about the same. A program of ``swiglu`` has a tile of each B, and an accumulator for it."""
         at_once = PRODUCTS[problem.variant] if problem.variant in GATED else 1
         yield from self._faults(params, problem.m, at_once, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def _faults(
         self,
-        params: Params,
+        params: template.Params,
         rows: int,
         at_once: int,
         itemsize: int,
         architecture: Architecture,
         shared_memory: int | None = None,
-    ) -> Iterator[Complaint]:
+    ) -> Iterator[template.Complaint]:
         tiles = self.tiles(params, rows)
         accumulators = tiles.block_n * at_once * self.sums(tiles)
-        yield from register_complaints(tiles._replace(block_n=accumulators), architecture)
+        yield from template.register_complaints(tiles._replace(block_n=accumulators), architecture)
         stages = architecture.stages_in_memory(tiles.num_stages)
         memory = itemsize * tiles.block_k * (tiles.block_m + at_once * tiles.block_n) * stages + _BARRIERS
         allowed = shared_memory or architecture.shared_memory
         if allowed is not None and memory > allowed:
-            yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
+            yield template.Complaint(
+                f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})"
+            )
 
 
 TRITON_JOINED_MM = JoinedMm(
     "triton_joined_mm",
     JOINED,
-    TILES,
+    template.TILES,
     "A Triton kernel for matmuls with the same A. The column of a program's tile says which B it reads, and B is not "
     "copied.",
 )
 
 
-MAX_FEW_ROWS = 4
-"""Maximum rows of A: all of them are in the registers of each program."""
+MAX_FEW_ROWS = 4  # maximum rows of A: all of them are in the registers of each program
 
-_SEARCH_OF_FEW: tuple[Params, ...] = (
+_SEARCH_OF_FEW: tuple[template.Params, ...] = (
     *((4, 512, 3, 4), (2, 1024, 3, 4), (8, 256, 4, 4), (2, 256, 4, 2), (2, 512, 4, 4), (4, 1024, 2, 4)),
     (1, 2048, 3, 4),
 )
@@ -127,33 +120,33 @@ class FewRows(JoinedMm):
     def constants(self, layout: str) -> str:
         return "mnk"
 
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
+    def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
         """Yield params for few rows and columns of B without gaps: it reads these."""
         _, letter_b = letters(problem.layout)
         yield from _SEARCH_OF_FEW if problem.m <= MAX_FEW_ROWS and letter_b == "t" else ()
 
-    def _faults(self, params: Params, rows: int, *others: Any) -> Iterator[Complaint]:
+    def _faults(self, params: template.Params, rows: int, *others: Any) -> Iterator[template.Complaint]:
         if rows > MAX_FEW_ROWS:
-            yield Complaint(f"it is for up to {MAX_FEW_ROWS} rows, not {rows}")
+            yield template.Complaint(f"it is for up to {MAX_FEW_ROWS} rows, not {rows}")
         else:
             yield from super()._faults(params, rows, *others)
 
-    def tiles(self, params: Params, rows: int) -> Tiles:
+    def tiles(self, params: template.Params, rows: int) -> template.Tiles:
         block_n, block_k, num_stages, num_warps = params
-        return Tiles(rounded_up(rows), block_n, block_k, 1, num_stages, num_warps)
+        return template.Tiles(rounded_up(rows), block_n, block_k, 1, num_stages, num_warps)
 
-    def sums(self, tiles: Tiles) -> int:
+    def sums(self, tiles: template.Tiles) -> int:
         return tiles.block_k
 
 
-_, _, _, _, _STAGES, _WARPS = TILES
+_, _, _, _, _STAGES, _WARPS = template.TILES
 
 TRITON_FEW_ROWS = FewRows(
     "triton_few_rows",
     ("mm", "addmm", *JOINED),
     (
-        Parameter("block_n", "", (1, 2, 4, 8, 16), "Block N", "Columns of C that one program computes."),
-        Parameter(
+        template.Parameter("block_n", "", (1, 2, 4, 8, 16), "Block N", "Columns of C that one program computes."),
+        template.Parameter(
             *("block_k", "x", (128, 256, 512, 1024, 2048, 4096), "Block K"),
             "Elements of K that one step of the program's loop takes.",
         ),

@@ -9,8 +9,7 @@ from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import FUSED, Problem
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
-_UNIT = 8
-"""N and K are multiples of this, so that rows start at multiples of 16 bytes."""
+_UNIT = 8  # N and K are multiples of this, so that rows start at multiples of 16 bytes
 
 _PINGPONG = ((128, 128), (128, 160), (128, 192), (128, 208), (192, 128))
 _COOPERATIVE = ((256, 128), (256, 160), (256, 192), (256, 208), (128, 224), (128, 256))

@@ -1,7 +1,4 @@
-"""The base of kernel templates, and the templates without blocks. Each module beside this describes a family.
-
-Without blocks are the library, Inductor's own configs and C++ template, and GEMMs with K in parts.
-"""
+"""The base of kernel templates, of which each module beside has a family, and the templates without blocks."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from typing import NamedTuple, Protocol
 from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, TOGETHER, Problem, Scaling
 
-Params = tuple[int, ...]
-"""The values of a template's tunables, in the order of its ``parameters``."""
+Params = tuple[int, ...]  # the values of a template's tunables, in the order of its ``parameters``
 
 
 class Parameter(NamedTuple):
@@ -61,10 +57,7 @@ PAD = Parameter(
 
 
 class Covered(Protocol):
-    """The problems of a row. None stands for any value.
-
-    ``k``, ``m``, ``r``, ``g`` and ``v`` are the smallest and the largest size.
-    """
+    """The problems of a row: None stands for any value, and sizes are the smallest and the largest."""
 
     @property
     def op(self) -> str | None: ...
@@ -97,15 +90,11 @@ class SomeProblems(NamedTuple):
     r: tuple[int, int] | None = None
 
 
-_LEAST_BLOCK = 16
-"""Minimum elements of a block along each dimension."""
+_LEAST_BLOCK = 16  # minimum elements of a block along each dimension
 
 
 class Heads(NamedTuple):
-    """Head dimensions of queries and keys, and of values, as blocks have them: powers of two.
-
-    ``rows`` counts the queries of all heads that share keys, which decoding has in a block.
-    """
+    """Head dimensions as blocks have them, powers of two. ``rows`` counts the queries of the heads that share keys."""
 
     k: int
     v: int
@@ -155,16 +144,11 @@ class Template:
     parameters: tuple[Parameter, ...] = ()
     about: str = ""
 
-    tiled = False
-    """Whether it is a single Triton kernel whose tunables are blocks, stages and warps."""
-    tma = False
-    """Whether it loads its operands through tensor descriptors."""
-    few_rows = False
-    """Whether it is the project's own kernel for few rows."""
-    many_sms = False
-    """Whether Inductor has it only on GPUs with many SMs."""
-    stand_in = ""
-    """The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none."""
+    tiled = False  # whether it is a single Triton kernel whose tunables are blocks, stages and warps
+    tma = False  # whether it loads its operands through tensor descriptors
+    few_rows = False  # whether it is the project's own kernel for few rows
+    many_sms = False  # whether Inductor has it only on GPUs with many SMs
+    stand_in = ""  # The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -206,10 +190,7 @@ class Template:
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield more reasons, besides ``complaints``, why a config cannot be launched for a problem.
-
-        ``shared_memory`` is the device's in bytes, if it is known.
-        """
+        """Yield more reasons, besides ``complaints``, why a config cannot be launched for a problem."""
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
@@ -247,8 +228,7 @@ class Template:
 
 
 BLOCKS = (16, 32, 64, 128, 256)
-SMALLEST_BLOCK = BLOCKS[0]
-"""A GEMM of any size may use it."""
+SMALLEST_BLOCK = BLOCKS[0]  # a GEMM of any size may use it
 
 TILES = (
     Parameter("block_m", "", BLOCKS, "Block M", "Rows of C that one program computes."),
@@ -267,14 +247,9 @@ TILES = (
 )
 """The tunables every Triton GEMM has, in the order of the fields of Tiles."""
 
-GROUP_M = 8
-"""The group in a sweep and in other tools' configs. The final stage of ``collect`` tries others for the best."""
-
-BLOCKS_K_OF_BYTES = (32, 64, 128, 256)
-"""Matrix instructions take 32 elements of a byte, float8 and int8, along K."""
-
-PRECISE_BLOCK_K = 128
-"""Elements of float8 along K that tensor cores may add before the sum goes into a sum in float32, as in libraries."""
+GROUP_M = 8  # the group in a sweep and in other tools' configs. The final stage of ``collect`` tries others
+BLOCKS_K_OF_BYTES = (32, 64, 128, 256)  # matrix instructions take 32 elements of a byte, float8 and int8, along K
+PRECISE_BLOCK_K = 128  # elements of float8 along K that tensor cores may add before the sum goes into float32
 
 
 class Tiles(NamedTuple):
@@ -367,14 +342,9 @@ CPP_GEMM = CppGemm(
 )
 
 
-_LONG_K = 8
-"""If K is this many times M and N, tiles of the result are too few to fill the device, and cutting K can pay."""
-
-_LEAST_PART = 128
-"""Minimum elements along K of a part."""
-
-_SPLITS = (2, 4, 8, 16, 32, 64, 128)
-"""The numbers of parts a sweep tries."""
+_LONG_K = 8  # if K is this many times M and N, tiles are too few to fill the device, and cutting K can pay
+_LEAST_PART = 128  # minimum elements along K of a part
+_SPLITS = (2, 4, 8, 16, 32, 64, 128)  # the numbers of parts a sweep tries
 
 
 @dataclass(frozen=True)

@@ -75,21 +75,15 @@ ROCM = (
 
 PARAMETERS = (*TILES, PAD, *ROCM)
 
-_OF_BYTES = ("scaled_mm", "int_mm")
-"""The ops whose elements are bytes."""
-
-_BARRIERS = 128
-"""Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs."""
-
-_OTHER_GROUPS = (1, 4, 16)
-"""The groups the final stage tries besides GROUP_M."""
+_OF_BYTES = ("scaled_mm", "int_mm")  # the ops whose elements are bytes
+_BARRIERS = 128  # Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs
+_OTHER_GROUPS = (1, 4, 16)  # the groups the final stage tries besides GROUP_M
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
 """The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
 steps."""
 
-_TMA_ROWS = 64
-"""Minimum number of rows from which tensor descriptors save more than their set-up costs."""
+_TMA_ROWS = 64  # minimum number of rows from which tensor descriptors save more than their set-up costs
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
 _STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLOCKS_K_OF_BYTES}
@@ -101,14 +95,9 @@ On an H200 the best kernel with more stages was faster than the best with fewer:
 mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
 """
 
-_WIDE_ROWS = 128
-"""With more bytes along K, a block of a large GEMM only takes shared memory away from stages."""
-
-_LARGE_AREA = 128 * 256
-"""The largest block whose accumulator fits in the registers of eight warps."""
-
-_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64
-"""A result of this many waves of such blocks fills a GPU: smaller blocks only lose there."""
+_WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory away from stages
+_LARGE_AREA = 128 * 256  # the largest block whose accumulator fits in the registers of eight warps
+_FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64  # so many waves of such blocks fill a GPU: smaller blocks only lose there
 
 
 @dataclass(frozen=True)
@@ -130,10 +119,7 @@ class TritonGemm(Template):
         return "nk" if of_a == "n" else "mnk"
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """Return the bytes of shared memory for blocks of A and B in each stage that takes some, and for barriers.
-
-        ``itemsize`` is in bytes, of the inputs' dtype. The result reuses that memory, and never takes more than 64 KB.
-        """
+        """Return the bytes of shared memory for stages of A and B, and for barriers. The result takes no more."""
         stage = itemsize * tiles.block_k * (tiles.block_m + tiles.block_n)
         blocks = stage * architecture.stages_in_memory(tiles.num_stages)
         barriers = _BARRIERS if architecture.triton == "cuda" else 0
@@ -189,10 +175,7 @@ class TritonGemm(Template):
                     yield Tiles(block_m, block_n, block_k, GROUP_M, stages, warps)
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield other orders of tiles, and on AMD GPUs other options of the compiler, one at a time.
-
-        The order cannot matter if all tiles are computed at once.
-        """
+        """Yield other orders of tiles, unless all are computed at once, and on AMD other options, one at a time."""
         tiles = Tiles.of(params)
         rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
         if rows * columns * problem.b > hardware.sm_count:
@@ -260,10 +243,7 @@ def _blocks(size: int) -> list[int]:
 
 
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
-    """Yield block sizes along K, with as many stages as there are steps, at least the fewest.
-
-    Blocks of bytes have the stages of blocks of half as many elements of two bytes.
-    """
+    """Yield block sizes along K, with as many stages as there are steps, at least the fewest."""
     itemsize = ITEMSIZES[problem.dtype]
     shortest = BLOCKS_K_OF_BYTES[0] if itemsize == 1 else BLOCKS[0]
     for block_k, stages in (_STAGES_OF_BYTES if itemsize == 1 else _STAGES_OF_BLOCK_K).items():
@@ -288,14 +268,9 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
 )
 
 
-_GROUPED_BARRIERS = 128
-"""Maximum bytes of shared memory besides the tiles."""
-
-_FROM_MEMORY = 64
-"""From this number of rows of a block, the tensor cores of sm_90 read operands from shared memory."""
-
-_FEW, _MANY = 32, 128
-"""Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose."""
+_GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides the tiles
+_FROM_MEMORY = 64  # from this number of rows of a block, the tensor cores of sm_90 read operands from shared memory
+_FEW, _MANY = 32, 128  # Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose
 
 _GROUPED_LARGE_AREA = 128 * 256
 
@@ -317,10 +292,7 @@ class GroupedMm(Template):
         return Tiles(block_m, block_n, block_k, 1, stages, warps)
 
     def shared_memory(self, params: Params, itemsize: int) -> int:
-        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
-
-        If tensor cores take operands from registers, a stage is there.
-        """
+        """Return the bytes of shared memory the kernel takes at most, with stages for operands from registers."""
         tiles = self.tiles(params)
         stages = max(1, tiles.num_stages - (tiles.block_m < _FROM_MEMORY))
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS

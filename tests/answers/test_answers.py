@@ -1,7 +1,5 @@
 """The shipped table's answers are those that were recorded when it was built, however it is written and looked up."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

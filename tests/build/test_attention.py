@@ -1,7 +1,5 @@
 """Attention from datasets to a table, and what its answers are worth: gains are over Inductor's own config."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

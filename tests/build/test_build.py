@@ -1,7 +1,5 @@
 """The promise of build, checked by brute force through Table.lookup, and everything that it counts."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """The build command: files in, a table out, and what it says."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

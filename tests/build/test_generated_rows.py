@@ -1,7 +1,5 @@
 """Rows for generated kernels: ranges of measured sizes, and rows for single problems."""
 
-from __future__ import annotations
-
 from diode_lut.build.generated import kernel_rows, rows_of_kernels
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem

@@ -1,7 +1,5 @@
 """Grouped, float8 and int8 matmuls from datasets to a table: for measured numbers of rows, and which ones between."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Building from times on a CPU, which other processes disturb."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,8 +84,7 @@ def test_times_of_a_gpu_are_not_judged(tmp_path: Path) -> None:
     assert first_configs(path) == {8: CPP}
 
 
-BUSY = (28e6, 30e6, 30e6, 31e6, 33e6, 35e6, 90e6)
-"""Nanoseconds of a GEMM of 10 us that never had the CPU to itself."""
+BUSY = (28e6, 30e6, 30e6, 31e6, 33e6, 35e6, 90e6)  # nanoseconds of a GEMM of 10 us that never had the CPU to itself
 UNSTEADY = (1e4, 1e4, 2e4, 3e4, 5e4, 6e4, 9e4)
 
 

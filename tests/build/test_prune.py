@@ -1,7 +1,5 @@
 """Rows that are left to a model."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections import defaultdict

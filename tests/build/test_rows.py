@@ -1,7 +1,5 @@
 """Rows: what lookup will find in them is checked for every problem."""
 
-from __future__ import annotations
-
 from math import prod
 
 from hypothesis import given

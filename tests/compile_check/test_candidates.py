@@ -1,7 +1,5 @@
 """Candidates of architectures whose GPUs are not here: what our rules let pass compiles, and fits."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -10,8 +8,7 @@ from compile_candidates import ARCHITECTURES, candidates, main, measure, passes,
 
 from diode_lut.compile_check import Trial
 
-_LARGE_AREA = 128 * 128
-"""Blocks that take long to compile; ``tools/compile_candidates.py`` compiles them too."""
+_LARGE_AREA = 128 * 128  # blocks that take long to compile; ``tools/compile_candidates.py`` compiles them too
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

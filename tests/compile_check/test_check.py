@@ -1,7 +1,5 @@
 """``check --compile``: what Triton says about the configs of a table, without a GPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

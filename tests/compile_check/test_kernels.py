@@ -1,7 +1,5 @@
 """Our kernels stand for Inductor's: they need the same shared memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Work that is done whatever becomes of the processes."""
 
-from __future__ import annotations
-
 from concurrent.futures.process import BrokenProcessPool
 
 from diode_lut.compile_check import each_in_a_process

@@ -1,7 +1,5 @@
 """The compiler that remembers, which Inductor uses in tests."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Everything is measured by the measurer in measurers.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.measure import MEASURERS

@@ -1,7 +1,5 @@
 """A small contribution that is real: some of the H200's timings, and the table that they give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from diode_lut.build import build

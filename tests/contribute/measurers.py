@@ -1,7 +1,5 @@
 """A measurer whose times are computed, with as much noise as a test wants."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,11 +16,8 @@ SPLITS = [Config("decompose_k", (parts,)) for parts in (2, 4, 8, 16)]
 
 UNFINISHED = 20
 
-noise = 0.0
-"""By how much, as a fraction, a time of aten is off at most."""
-
-disturbed: set[int] = set()
-"""Values of m for which another program has the device meanwhile."""
+noise = 0.0  # by how much, as a fraction, a time of aten is off at most
+disturbed: set[int] = set()  # values of m for which another program has the device meanwhile
 
 KERNELS = [Problem.generated("reduction", "inner", x=64, r=128 + number) for number in range(12)]
 """Generated kernels, all of which are faster with LOOPED."""

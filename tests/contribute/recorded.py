@@ -1,7 +1,5 @@
 """A measurer that plays back an H200's recorded timings: whole runs of ``adopt`` and ``verify`` without a GPU."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

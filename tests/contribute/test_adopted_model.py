@@ -1,7 +1,5 @@
 """A whole run of ``adopt`` on an H200's recorded timings, the training of the model included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

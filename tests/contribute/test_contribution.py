@@ -1,7 +1,5 @@
 """``check --contribution``: the one command that a pull request with a table passes or fails."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

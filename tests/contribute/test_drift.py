@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.contribute.verify import Drift, RemeasuredRow, noise_of, wilson

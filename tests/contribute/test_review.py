@@ -1,7 +1,5 @@
 """What a pull request with a table would be refused for. Each test damages a real contribution in one way."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

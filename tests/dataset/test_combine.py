@@ -1,7 +1,5 @@
 """Both stages of measuring as one record a problem."""
 
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.build.measurements import combined

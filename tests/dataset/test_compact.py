@@ -1,7 +1,5 @@
 """Compact datasets: many files in one, in zstd."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Damaged datasets: what is lost is said, nothing is altered, and what can be read is never cut off."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recognising what a file is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Our own dataset files."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import math

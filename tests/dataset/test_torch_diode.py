@@ -1,7 +1,5 @@
 """Datasets of torch-diode."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is different between two tables."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The diff command: two tables in, what is different out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

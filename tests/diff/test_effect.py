@@ -1,7 +1,5 @@
 """What a change of tables does to time."""
 
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.dataset import Record, Timing

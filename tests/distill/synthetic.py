@@ -1,7 +1,5 @@
 """Datasets of a synthetic device, whose times follow from the number and the size of tiles."""
 
-from __future__ import annotations
-
 import math
 import random
 from pathlib import Path

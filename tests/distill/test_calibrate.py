@@ -1,7 +1,5 @@
 """Calibration: confidence is a lower bound of the share of good answers."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Distilling a synthetic device: what is learned, held out, written and printed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Problems drawn for the student are new and plausible."""
 
-from __future__ import annotations
-
 import random
 
 from diode_lut.distill.examples import draw_problems

@@ -1,7 +1,5 @@
 """The network in torch and the one in NumPy compute the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """The regression for padded operands."""
 
-from __future__ import annotations
-
 import math
 import random
 

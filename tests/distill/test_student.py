@@ -1,7 +1,5 @@
 """The training examples of a student."""
 
-from __future__ import annotations
-
 import math
 
 from diode_lut.distill.examples import Space, Target, choose, draw_problems

@@ -1,7 +1,5 @@
 """The choice of candidates."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

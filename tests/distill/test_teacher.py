@@ -1,7 +1,5 @@
 """The teacher: per problem, one member is not trained on it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector

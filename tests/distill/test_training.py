@@ -1,7 +1,5 @@
 """Networks are trained several at a time, each in one thread."""
 
-from __future__ import annotations
-
 from threading import Barrier
 
 import torch

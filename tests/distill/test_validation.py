@@ -1,7 +1,5 @@
 """Validation of a model whose first choice is known, on hand-made times."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -12,8 +10,7 @@ from diode_lut.distill.examples import targets_of
 from diode_lut.templates.config import ATEN, Config
 from tests.model.small import KINDS, LARGE, MM, SMALL, model
 
-NEARLY = math.log(0.9)
-"""log(time / time of aten) that the model expects of both tiled configs; SMALL comes first."""
+NEARLY = math.log(0.9)  # log(time / time of aten) that the model expects of both tiled configs; SMALL comes first
 
 
 def validated(small: float | None, *, aten: float = 1.0, large: float = 1.0, timed: bool = True) -> Validation:
@@ -88,5 +85,4 @@ def test_an_estimate_stands_for_a_time() -> None:
     assert ", 1 without a time of their own\n" in as_text("test", validation)
 
 
-BESIDE = Config("triton_mm", (*SMALL.params[:4], 3, SMALL.params[5]))
-"""SMALL with another number of stages."""
+BESIDE = Config("triton_mm", (*SMALL.params[:4], 3, SMALL.params[5]))  # SMALL with another number of stages

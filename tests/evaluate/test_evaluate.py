@@ -1,7 +1,5 @@
 """Evaluations, checked against hand-made figures and plain sums."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """torch-diode's max-autotune solutions as the baseline of evaluate."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

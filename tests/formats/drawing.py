@@ -1,7 +1,5 @@
 """Problems with packed matrices, and tables of them, for hypothesis to draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The import and export commands."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Tables of other tools: what is written is read back, and what cannot be taken or given is counted."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

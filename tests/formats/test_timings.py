@@ -1,7 +1,5 @@
 """One's own timings and those of other tools become records."""
 
-from __future__ import annotations
-
 import csv
 import json
 import tracemalloc

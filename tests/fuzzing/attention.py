@@ -1,7 +1,5 @@
 """Generated attention with rows for its kernels, and what becomes of it on the device of ``fake_cuda``."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What becomes of generated attention that is compiled and run."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from tests.fuzzing.operands import filled
 from tests.fuzzing.outcome import Outcome
 from tests.fuzzing.runs import Run
 
-DOCUMENT = 48
-"""Positions in a document."""
+DOCUMENT = 48  # positions in a document
 
 
 def executed_attention(case: AttentionCase, device: str, directory: Path) -> Outcome:

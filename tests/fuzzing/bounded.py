@@ -17,8 +17,7 @@ ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0
 SMALLEST = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-126, torch.float32: 2.0**-126, torch.float64: 0.0}
 """The largest absolute error of rounding to a type, near zero."""
 
-_SUM = 2.0**-22
-"""Relative error of one addition in a GEMM: tensor cores do not round to nearest."""
+_SUM = 2.0**-22  # relative error of one addition in a GEMM: tensor cores do not round to nearest
 
 _TF32 = 2.0**-10
 _DEVIATIONS = 8.0

@@ -1,7 +1,5 @@
 """Cases: a table and a GEMM or a graph, drawn from a seed and a number, the same on every machine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,7 @@ from tests.fuzzing.rows import Row, draw_graph_rows, draw_parts, draw_rows
 
 MODES = ("default", "max-autotune-no-cudagraphs", "reduce-overhead")
 
-BOUNDED = 0.4
-"""The share of graphs in which sizes change within bounds."""
+BOUNDED = 0.4  # the share of graphs in which sizes change within bounds
 
 
 @dataclass(frozen=True, kw_only=True)

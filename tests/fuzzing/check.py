@@ -23,17 +23,13 @@ from tests.fuzzing.gemms import BATCHED, BIASES
 from tests.fuzzing.operands import Sizes, elements, filled
 from tests.fuzzing.outcome import GuaranteeError, Outcome, check_room, check_timed, full_precision, outcome_of
 
-MOST_ELEMENTS = 2**25
-"""Maximum elements of a tensor that is really made."""
-
-MOST_WORK = {"cpu": 2**28, "cuda": 2**36}
-"""Maximum multiplications of a GEMM that is computed, by device."""
+MOST_ELEMENTS = 2**25  # maximum elements of a tensor that is really made
+MOST_WORK = {"cpu": 2**28, "cuda": 2**36}  # maximum multiplications of a GEMM that is computed, by device
 
 NO_DEVICE = "not linked with support for cuda"
 """What PyTorch says if a graph that Inductor makes of its own would be tried out on a device that is not there."""
 
-SCALE = 1 / 4
-"""Standard deviation of the operands' values: sums stay within float16."""
+SCALE = 1 / 4  # standard deviation of the operands' values: sums stay within float16
 
 
 def lowered(case: Case, directory: Path, *, compiling: bool) -> Outcome:

@@ -1,7 +1,5 @@
 """Generated GEMMs: what is computed, of which operands, and how."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
@@ -17,11 +15,8 @@ _SHORT = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 80, 96, 100, 12
 SIZES = (*_SHORT, 200, 216, 256, 257, 384, 512)
 LONG = (1000, 1024, 2048, 4096, 4100, 16384)
 BATCHES = (1, 2, 3, 4, 7, 16, 33)
-MANY = (65535, 65536, 70001)
-"""A batch around the limit of a launch grid's second dimension."""
-
-HUGE = 2**31 + 2**20
-"""Elements, so that 32 bits do not number them: only for devices that are not there."""
+MANY = (65535, 65536, 70001)  # a batch around the limit of a launch grid's second dimension
+HUGE = 2**31 + 2**20  # elements, so that 32 bits do not number them: only for devices that are not there
 
 OPS: dict[str, tuple[str, ...]] = {
     "mm": ("mk", "kn"),

@@ -1,7 +1,5 @@
 """Generated pointwise work and reductions with rows for their kernels, and what becomes of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

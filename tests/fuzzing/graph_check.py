@@ -1,7 +1,5 @@
 """What becomes of a graph that is compiled and run."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generated graphs: several GEMMs with pointwise operations, reductions and views around them, and several outputs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,17 +15,13 @@ from tests.fuzzing.operands import Operand, Sizes, draw_operand
 
 SIZES = (1, 2, 3, 7, 8, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100, 127, 128, 129, 200, 256, 257)
 BATCHES = (1, 2, 3, 4, 7)
-BASE = "bmnkj"
-"""Dimensions whose sizes are drawn. Capitals are made of others, as ``Graph.made`` says."""
-
-MOST_WORK = 2**23
-"""Multiplications of one GEMM: Triton's interpreter has to do them."""
+BASE = "bmnkj"  # Dimensions whose sizes are drawn. Capitals are made of others, as ``Graph.made`` says
+MOST_WORK = 2**23  # multiplications of one GEMM: Triton's interpreter has to do them
 
 MOST_STEPS = 16
 MOST_RESULTS = 4
 
-MOST_SIZE = 600
-"""Of a dimension that is made of others."""
+MOST_SIZE = 600  # of a dimension that is made of others
 
 SMOOTH = ("functional.gelu({0})", "functional.silu({0})", "{0}.sigmoid()", "{0}.tanh()", "{0} * 0.5", "-{0}", "{0} + 1")
 KINKED = ("{0}.relu()", "{0}.abs()", "{0}.clamp(-0.5, 1)", "torch.where({0} > 0, {0}, {0} * 0.25)")
@@ -180,8 +174,7 @@ def _within(random: Random, bounds: tuple[int, int], size: int) -> int:
 class _Builder:
     random: Random
     sizes: Sizes
-    smooth: bool
-    """Whether gradients are computed: a kink's depends on which side of it a rounded value is."""
+    smooth: bool  # whether gradients are computed: a kink's depends on which side of it a rounded value is
     operands: list[Operand] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

@@ -1,7 +1,5 @@
 """What becomes of generated grouped matmuls that are compiled and run."""
 
-from __future__ import annotations
-
 from math import prod
 from pathlib import Path
 from random import Random
@@ -15,11 +13,8 @@ from tests.fuzzing.operands import elements, filled
 from tests.fuzzing.outcome import Outcome
 from tests.fuzzing.runs import Run
 
-MOST_ELEMENTS = 2**25
-"""Maximum elements of a tensor that is really made."""
-
-SCALE = 1 / 4
-"""Standard deviation of the operands' values."""
+MOST_ELEMENTS = 2**25  # maximum elements of a tensor that is really made
+SCALE = 1 / 4  # standard deviation of the operands' values
 
 GRADIENTS = 0.25
 """The share of cases with gradients, where Inductor does not try its own kernels for them.

@@ -1,7 +1,5 @@
 """The ops of which cases are generated, besides GEMMs, and what is done with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What becomes of one op, or its gradients: lowered for a device that is not there, or compiled and run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import isnan

@@ -1,7 +1,5 @@
 """Operands of generated GEMMs: how their values lie in memory, and what is done to them before the GEMM."""
 
-from __future__ import annotations
-
 from math import prod
 from random import Random
 from typing import Any, NamedTuple
@@ -10,8 +8,7 @@ import torch
 
 from tests.fake_cuda import Input
 
-Sizes = dict[str, int]
-"""Of the dimensions b, m, n and k; ``1`` stands for a dimension of size 1."""
+Sizes = dict[str, int]  # of the dimensions b, m, n and k; ``1`` stands for a dimension of size 1
 
 STORAGES = ("dense", "column", "padded", "padded column", "offset", "gaps", "repeated", "batch inner")
 """How a tensor lies in its memory: packed rows or columns, with padding, from an offset on, with a step of 2, with rows
@@ -23,8 +20,7 @@ BEFORE = ("nothing", "transposed", "sliced", "relu", "relu of transposed", "cast
 CUT = 16
 """Columns that slicing leaves away, some before what it keeps; so rows may be aligned, and where they begin not."""
 
-TAIL = 64
-"""Elements of a tensor's memory behind its last one, which are NaN, as are all between its elements."""
+TAIL = 64  # elements of a tensor's memory behind its last one, which are NaN, as are all between its elements
 
 
 class Operand(NamedTuple):

@@ -1,7 +1,5 @@
 """Options of Inductor that change its graphs, layouts, memory and kernels, and so what our choices have to go with."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Generated rows of tables: such as a build writes, such as nothing can run, and such as no hand should have typed."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -31,8 +29,7 @@ _OPS = {
 """What an operation becomes on its way to Inductor."""
 
 _WRONG_VALUES = (None, True, -1, 0, 1.5, "", "mm", "64", [], [64], [9, 3], {}, 2**31, 2**70, 48, "triton_mn", [1, "8"])
-_WRONG_PARAMETERS = (None, -1, 0, 48, 512, "64", [64], 2**31)
-"""Values that no parameter of a config has."""
+_WRONG_PARAMETERS = (None, -1, 0, 48, 512, "64", [64], 2**31)  # values that no parameter of a config has
 
 
 def draw_op_row(random: Random, key: Row, sizes: Mapping[str, int], draw_config: Callable[[], Row]) -> Row:
@@ -74,14 +71,18 @@ def draw_graph_rows(random: Random, graph: Graph) -> list[Row]:
         configs = _graph_configs(random, "mm", sizes)
         rows.append({"op": random.choice(["mm", "addmm"]), dim: [low, 4 * low], "configs": configs})
     if random.random() < 0.7:  # matmuls with the same A
-        pointers = [config for config in _graph_configs(random, "mm", sizes) if config["template"] == "triton_mm"]
-        required = TEMPLATES["triton_joined_mm"].names
-        joined = [{name: config[name] for name in required} | {"template": "triton_joined_mm"} for config in pointers]
+        joined = _joined_configs(random, sizes)
         rows += [{"op": "joined_mm", "configs": joined}] if joined else []
     if random.random() < 0.4:
         ops = [op for op in ("joined_mm", "mm", "addmm") if random.random() < 0.7]
         rows += [{"op": op, "m": [1, 4], "configs": [_of_few_rows(random)]} for op in ops]
     return rows
+
+
+def _joined_configs(random: Random, sizes: dict[str, int]) -> list[Row]:
+    pointers = [config for config in _graph_configs(random, "mm", sizes) if config["template"] == "triton_mm"]
+    required = TEMPLATES["triton_joined_mm"].names
+    return [{name: config[name] for name in required} | {"template": "triton_joined_mm"} for config in pointers]
 
 
 def _of_few_rows(random: Random) -> Row:
@@ -101,6 +102,10 @@ def draw_parts(random: Random, graph: Graph) -> list[Row]:
             gains = sorted((random.randint(800, 2000) for _ in configs), reverse=True)
             timed = list(map(_timed, configs, gains))
             rows.append({"op": op, size: [low, above - 1], "configs": timed})
+    for low, most in ((1, 16), (17, 2**14)) if graph.bounds else ():
+        joined = _joined_configs(random, all_sizes(graph.sizes, graph.made))
+        timed = [_timed(config, 2000 - 100 * place) for place, config in enumerate(joined)]
+        rows += [{"op": "joined_mm", "m": [low, most], "configs": timed}] if joined else []
     return rows
 
 

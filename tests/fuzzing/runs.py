@@ -12,11 +12,8 @@ import torch
 from tests.fuzzing.bounded import ROUNDING
 from tests.fuzzing.outcome import GuaranteeError
 
-EAGER_ERRORS = 4
-"""Largest allowed error against float64, over the error of eager."""
-
-ROUNDINGS = 8
-"""Roundings of the largest value that are allowed as well, because eager's error may be small by luck."""
+EAGER_ERRORS = 4  # largest allowed error against float64, over the error of eager
+ROUNDINGS = 8  # roundings of the largest value that are allowed as well, because eager's error may be small by luck
 
 SHAKEN = 3
 """How often operands are rounded at random, and the results of that compared in float64.
@@ -31,8 +28,7 @@ Where a result is zero because all of its terms cancel, as a gradient of what a 
 rounding the operands changes nothing, but every intermediate result that is rounded does.
 """
 
-TF32 = 2.0**-10
-"""Twice rounding to TF32, which eager need not use where it is allowed, as for a GEMM with one row."""
+TF32 = 2.0**-10  # twice rounding to TF32, which eager need not use where it is allowed, as for a GEMM with one row
 
 
 def results_of(function: Callable[..., Any], tensors: Sequence[torch.Tensor], *, backward: bool) -> list[torch.Tensor]:

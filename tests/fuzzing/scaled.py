@@ -1,7 +1,5 @@
 """Generated matmuls of float8 with rows for them, and what becomes of them on the device of ``fake_cuda``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

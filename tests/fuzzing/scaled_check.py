@@ -1,7 +1,5 @@
 """What becomes of generated matmuls of float8 that are compiled and run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,8 @@ from tests.fuzzing.outcome import Outcome
 from tests.fuzzing.runs import Run
 from tests.fuzzing.scaled import FOLLOWING, ScaledCase
 
-_SUM = 2.0**-13
-"""Relative error of one addition of products of float8: tensor cores add with 14 bits."""
-
-_DEVIATIONS = 2.0
-"""How much more the sum's error may be than that of as many independent additions to the largest sum."""
+_SUM = 2.0**-13  # relative error of one addition of products of float8: tensor cores add with 14 bits
+_DEVIATIONS = 2.0  # how much more the sum's error may be than that of as many independent additions to the largest sum
 
 
 def executed_scaled(case: ScaledCase, device: str, directory: Path) -> Outcome:

@@ -1,7 +1,5 @@
 """Tables in a real clone: how git shows and merges them after the set-up."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

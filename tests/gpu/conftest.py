@@ -1,7 +1,5 @@
 """Tables for the hook on this machine's GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

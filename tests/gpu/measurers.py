@@ -1,7 +1,5 @@
 """A measurer for tests whose kernel, on one problem, reads where there is no memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -13,8 +11,7 @@ from diode_lut.measure.tasks import Outcome, Task, Watch
 from diode_lut.templates.config import ATEN, Config
 
 BAD = Config("triton_mm", (64, 64, 64, 8, 3, 4))
-FAULTS = 96
-"""The M of the problem on which BAD faults."""
+FAULTS = 96  # the M of the problem on which BAD faults
 
 
 def measure(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -> Iterator[Outcome]:

@@ -1,7 +1,5 @@
 """The benchmark of whole models on a real GPU, with a tiny one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Collecting on a real GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

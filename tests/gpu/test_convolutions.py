@@ -1,7 +1,5 @@
 """1x1 convolutions as matmuls on a real GPU: digits, with cuDNN's layouts and with blocks that do not divide sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Rows

@@ -1,7 +1,5 @@
 """A row's kernels in CUDA graphs and their trees: recorded once, replayed with other data in reused memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

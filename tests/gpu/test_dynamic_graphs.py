@@ -1,7 +1,5 @@
 """Kernels for parts of a dynamic size's range in CUDA graphs: each size has a graph of its own, with its kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from random import Random
@@ -20,8 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold", "unpadded")]
 Rows = Callable[..., None]
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-BORDERS = (1, 33, 257, 4097)
-"""The sizes of M at which rows begin, and the end."""
+BORDERS = (1, 33, 257, 4097)  # the sizes of M at which rows begin, and the end
 
 KERNELS = [triton("triton_mm", block, 64, 32, stages=stages) for block, stages in ((16, 2), (64, 3), (128, 4))]
 """Those of the rows, which differ in the number of stages."""

@@ -1,7 +1,5 @@
 """Matmuls and the work after them by QuACK's kernels on a real GPU: digits, also from caches, graphs, in training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

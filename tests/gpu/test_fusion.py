@@ -1,7 +1,5 @@
 """Epilogues on a real GPU: what rows have fused is right, forward and backward, also captured in a CUDA graph."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

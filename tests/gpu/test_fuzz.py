@@ -1,7 +1,5 @@
 """Generated tables, GEMMs, attention, grouped matmuls and float8, run on the GPU and compared with float64."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

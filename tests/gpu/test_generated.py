@@ -1,7 +1,5 @@
 """Tuning the generated kernels of a program on a real GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Grouped matmuls on a real GPU: the row's kernel runs, nothing is benchmarked, and results are those of float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

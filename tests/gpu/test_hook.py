@@ -1,7 +1,5 @@
 """The hook on a real GPU: the row's kernel runs, nothing is benchmarked, and the result is right."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

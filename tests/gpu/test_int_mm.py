@@ -1,7 +1,5 @@
 """int_mm on a real GPU: the row's kernel runs, nothing is benchmarked, and each integer is that of the library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,9 @@
 """Joined matmuls and few rows on a real GPU: digits, with gradients and with the blocks of shipped rows."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Rows
-from tests.programs.join import CASES, CONFIG, OF_FEW_ROWS, Case, mlp, projections, residual, run
+from tests.programs.join import CASES, CONFIG, Case, mlp, projections, residual, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
 
@@ -15,9 +13,7 @@ LARGE = {**CONFIG, "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "
 @pytest.mark.parametrize("case", CASES)
 def test_kernel_computes_it(case: str, rows: Rows) -> None:
     """The matmuls are kernels of the template, and results and gradients are those of float64."""
-    ops = ("joined_mm", "mm", "addmm") if CASES[case].few else ("joined_mm",)
-    config = OF_FEW_ROWS if CASES[case].few else CONFIG
-    rows(*({"op": op, **({"m": [1, 4]} if CASES[case].few else {}), "configs": [config]} for op in ops))
+    rows(*CASES[case].rows())
     found = run(CASES[case])
     assert found["kernels"] == CASES[case].kernels
     assert max(found["errors"]) < (1e-6 if CASES[case].dtype == "float32" else 0.01)

@@ -1,7 +1,5 @@
 """scaled_mm on a real GPU: the row's kernel runs, nothing is benchmarked, and the result is that of the library."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

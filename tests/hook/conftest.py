@@ -1,7 +1,5 @@
 """Tables for the hook, and a CUDA device that is not there."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterator

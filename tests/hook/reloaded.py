@@ -1,7 +1,5 @@
 """A function that is another each time this is imported, so that nothing is compiled for it in this process."""
 
-from __future__ import annotations
-
 import torch
 
 

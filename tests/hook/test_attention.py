@@ -1,7 +1,5 @@
 """The hook on flex attention, on a CUDA device that is not there: which blocks Inductor's kernels have."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Inductor's caches on disk: they never answer after a change that may matter, and always do after one that cannot."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

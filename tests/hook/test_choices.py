@@ -1,7 +1,5 @@
 """What Inductor offers on an H200 that is not there, as ``config_of`` has it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -20,8 +20,7 @@ from tests.forks import Forks
 PROGRAM = Path(__file__).parents[1] / "programs" / "choose.py"
 OPERANDS = Input((512, 64)), Input((64, 256))
 FITS = Config.parse("triton_mm 64x64x64 g8 s3 w4")
-TOO_LARGE = Config.parse("triton_mm 128x256x128 g8 s5 w8")
-"""Takes more shared memory than the device has."""
+TOO_LARGE = Config.parse("triton_mm 128x256x128 g8 s5 w8")  # takes more shared memory than the device has
 
 
 @pytest.fixture(autouse=True)

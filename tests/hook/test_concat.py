@@ -1,7 +1,5 @@
 """Matmuls whose results are concatenated, on a CUDA device that is not there."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The hook and the filter in real compiles on the CPU."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

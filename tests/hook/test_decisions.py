@@ -1,7 +1,5 @@
 """Decisions about matmuls, from Inductor's inputs and a snapshot to choices, without tracing and code generation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

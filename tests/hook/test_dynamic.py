@@ -1,7 +1,5 @@
 """Sizes that may change, on a CUDA device that is not there: the kernels depend on the range of the sizes only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import Any

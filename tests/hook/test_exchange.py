@@ -1,7 +1,5 @@
 """What Inductor itself makes of exported tables, and what we make of the files that it writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

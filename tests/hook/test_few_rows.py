@@ -3,8 +3,6 @@
 tests/interpreter/test_joined.py compares results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

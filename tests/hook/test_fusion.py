@@ -1,7 +1,5 @@
 """Epilogues on a CUDA device that is not there: which kernel a matmul gets, by the pointwise work that is fused."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

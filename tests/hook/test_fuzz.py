@@ -1,7 +1,5 @@
 """Generated tables and GEMMs through the hook, a few of those that tools/fuzz_hook.py does without end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

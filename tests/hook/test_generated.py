@@ -1,7 +1,5 @@
 """Generated kernels on a CUDA device that is not there: which config their code has, and what is left to Inductor."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -24,10 +22,12 @@ from torch.nn.functional import gelu, layer_norm
 import diode_lut
 from diode_lut.decide.catalog import find_path, sources_for
 from diode_lut.errors import MissError
+from diode_lut.hook.generated import NOT_FOR_ALL, OTHERS_CHANGE
 from diode_lut.model.generated import KernelModel
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model, write_model
 from diode_lut.receipts import GeneratedKernel, recorder
+from diode_lut.templates.config import Config
 from tests.fake_cuda import H100, L4, Input, compile_triton, fake_cuda, lower
 from tests.hook.conftest import Artifacts
 from tests.hook.test_hook import Rows
@@ -208,7 +208,7 @@ def test_miss_is_no_error_elsewhere(rows: Rows) -> None:
         rows({"op": "mm", "configs": [{"template": "aten"}]})
         assert why_left(GELU) == "no table and no model answers"
         rows({"op": "reduction", "configs": [LOOPED]})
-        assert why_left(LEFT["a size changes"][0]).startswith("a size may change")
+        assert why_left((gelu, [Input((8192, 1536), dynamic=(0,))])) == NOT_FOR_ALL
         with diode_lut.config.patch(generated=False):
             assert kernels(GELU) == ["pointwise"]
 
@@ -238,14 +238,13 @@ def test_miss_is_an_error_beside_a_model(tmp_path: Path) -> None:
 
 
 LEFT: dict[str, tuple[Program, str]] = {
-    "a size changes": ((gelu, [Input((8192, 1536), dynamic=(0,))]), "a size may change"),
-    "a size is known when it runs": ((gelu, [Input((8192, 1536), dynamic=(0,), unbacked=True)]), "a size may change"),
+    "a size is known when it runs": ((gelu, [Input((8192, 1536), dynamic=(0,), unbacked=True)]), "it indexes with 64"),
     "rows of tiles change": (
         (TRANSPOSE[0], [Input((64, 128, 384), dynamic=(0,)), Input((64, 384, 128), dynamic=(0,))]),
-        "a size may change",
+        OTHERS_CHANGE,
     ),
-    "columns change": ((COLUMNS[0], [Input((128, 8192), dynamic=(1,), most=8192)]), "a size may change"),
-    "r changes": ((SOFTMAX[0], [Input((8192, 128), dynamic=(1,), most=512)]), "a size may change"),
+    "r changes": ((SOFTMAX[0], [Input((8192, 128), dynamic=(1,), most=512)]), OTHERS_CHANGE),
+    "64 bits for many rows": ((gelu, [Input((1 << 16, 1 << 16), dynamic=(0,), most=1 << 17)]), "it indexes with 64"),
     "scan": ((lambda x: x.cumsum(-1), [Input((128, 512))]), "Inductor decides about override_cooperative_reduction"),
     "sort": ((lambda x: x.sort(-1)[0], [Input((128, 64), torch.float32)]), "Inductor decides about override_coop"),
     "split scan": ((lambda x: x.cumsum(-1), [Input((1, 1 << 20))]), "it is a TritonSplitScanKernel"),
@@ -307,10 +306,97 @@ def test_combo_kernels_are_inductors(rows: Rows) -> None:
 
 @pytest.mark.usefixtures("h200")
 def test_sizes_change_for_some_kernels(rows: Rows) -> None:
-    """A kernel of a graph whose sizes may change has its row if its own sizes are fixed."""
-    use_all(rows)
+    """A kernel of a graph whose sizes may change has the row for its own sizes if they are fixed."""
+    rows({"op": "pointwise", "x": [80_000, 80_000], "configs": [FLAT]})
     program = (lambda x, y: (x.relu(), y.relu()), [Input((100, 640), dynamic=(0,), most=512), Input((100, 800))])
     assert kernels(program) == ["pointwise", AS_CODE["flat"]]
+
+
+def any_number(program: Program, count: int = 4096, most: int | None = 8192) -> Program:
+    """The program with a number of rows that may change, and is first ``count``."""
+    (only,) = program[1]
+    return program[0], [only._replace(shape=(count, *only.shape[1:]), dynamic=(0,), most=most)]
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("most", [8192, None])
+@pytest.mark.parametrize(
+    ("program", "reduction", "expected"),
+    [(GELU, LOOPED, "flat"), (LONG, LOOPED, "looped"), (NORM, PERSISTENT, "persistent"), (SHORT, LOOPED, "looped")],
+)
+def test_row_for_all_sizes_in_a_range(
+    program: Program, reduction: dict[str, Any], expected: str, most: int | None, rows: Rows, tmp_path: Path
+) -> None:
+    """A row without sizes is also for kernels of which x may change, and the receipt has the range."""
+    use_all(rows, reduction)
+    with recorder.collecting() as collected:
+        (source,) = lower(program[0], *any_number(program, most=most)[1]).triton_kernels
+    assert config_in(source) == AS_CODE[expected]
+    compile_triton(source, tmp_path)
+    ((kernel, calls),) = (pair for device in collected.devices.values() for pair in device.generated.items())
+    assert (calls, kernel.reason) == (1, "")
+    factor = program[1][0].shape[1] if program is GELU else 1
+    assert kernel.over.startswith(f"x from {2 * factor}" + (f" to {most * factor}" if most else ""))
+
+
+PART, REST = {"op": "reduction", "x": [1, 500]}, {"op": "reduction", "x": [501, 8192]}
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("count", [16, 4096])
+def test_rows_for_parts_of_a_range(count: int, rows: Rows) -> None:
+    """Rows that differ in the config, or leave a gap, are not for the whole range, whatever size comes first."""
+    other = {**PERSISTENT, "num_warps": 8}
+    for entries in (
+        [{**PART, "configs": [PERSISTENT]}],
+        [{**PART, "configs": [PERSISTENT]}, {**REST, "configs": [other]}],
+        [{**PART, "configs": [PERSISTENT, other]}, {**REST, "x": [502, 8192], "configs": [PERSISTENT]}],
+        [{"op": "reduction", "configs": [PERSISTENT]}, {"op": "reduction", "x": [77, 77], "configs": [other]}],
+    ):
+        rows(*entries)
+        assert why_left(any_number(NORM, count)) == NOT_FOR_ALL
+    assert kernels(any_number(NORM, 16, 76)) == [AS_CODE["persistent"]]
+    rows({**PART, "configs": [PERSISTENT, other]}, {**REST, "configs": [PERSISTENT]})
+    assert kernels(any_number(NORM, count)) == [AS_CODE["persistent"]]
+
+
+@pytest.mark.usefixtures("h200")
+def test_rows_that_lose_in_a_part_of_a_range(rows: Rows) -> None:
+    """The least gain counts, as if a single row had it."""
+    for gain, expected in ((985, AS_CODE["persistent"]), (900, "persistent_reduction")):
+        gains = [{**PERSISTENT, "gain_permille": 1500}], [{**PERSISTENT, "gain_permille": gain}]
+        rows({**PART, "configs": gains[0]}, {**REST, "configs": gains[1]})
+        assert kernels(any_number(NORM)) == [expected]
+
+
+def test_model_for_all_sizes_in_a_range() -> None:
+    """The shipped model has a config for reductions of rows and flat work, whatever size comes first, in each range."""
+    with fake_cuda(H100), diode_lut.config.patch(tiers=("model",)):
+        for program in (NORM, LONG, SHORT, GELU):
+            found = [kernels(any_number(program, count)) for count in (16, 4096)]
+            assert isinstance(found[0][0], dict)
+            assert found[0] == found[1]
+        assert why_left((COLUMNS[0], [Input((128, 4096), dynamic=(1,), most=8192)])) == NOT_FOR_ALL
+        assert why_left(any_number((LONG[0], [Input((64, 1 << 15))]))) == NOT_FOR_ALL
+        assert kernels(any_number(SHORT, 16, 16)) != kernels(any_number(SHORT))
+
+
+@pytest.mark.usefixtures("h200")
+def test_function_for_all_sizes_in_a_range(rows: Rows) -> None:
+    """A function is asked at the ends of the range and at powers of two, and has to return the same for all."""
+    rows({"op": "mm", "configs": [{"template": "aten"}]})
+    asked: list[int] = []
+
+    def choose(problem: Any, _: Any) -> Any:
+        asked.append(problem.x)
+        return Config.make("persistent_reduction", {"block_x": 1, "num_warps": 4 if problem.x < limit else 8})
+
+    for limit, expected in ((1 << 20, AS_CODE["persistent"]), (100, "persistent_reduction")):
+        registered = diode_lut.register_chooser(choose, name="mine", digest=str(limit), generated=True)
+        with registered, diode_lut.config.patch(tiers=("user", "chooser")):
+            assert kernels(any_number(NORM, 16, 500)) == [expected]
+    assert asked[:3] == [2, 500, 4]
+    assert max(asked) == 500
 
 
 @pytest.mark.usefixtures("h200")

@@ -1,7 +1,5 @@
 """The hook on grouped matmuls, on a CUDA device that is not there: which kernel Inductor takes."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

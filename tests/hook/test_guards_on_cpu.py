@@ -1,7 +1,5 @@
 """Guards that take real compiles, threads and processes; tools/guards.py lists them all."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -1,7 +1,5 @@
 """Graphs that Inductor has compiled in a process of its own: which of them are in the caches."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

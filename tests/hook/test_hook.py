@@ -1,7 +1,5 @@
 """The hook on a CUDA device that is not there: which kernels Inductor generates, down to machine code for sm_90."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

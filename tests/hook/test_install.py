@@ -1,7 +1,5 @@
 """The hook's way into Inductor, in fresh processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An alarm that strikes in the hook: its exception is the program's, and afterwards all is as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

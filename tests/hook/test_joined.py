@@ -6,6 +6,7 @@ tests/interpreter/test_joined.py compares results.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,11 +264,44 @@ def test_precision_of_timings(rows: Rows) -> None:
         matmul.allow_fp16_accumulation = before
 
 
-@pytest.mark.parametrize("dynamic", [0, 1])
-def test_sizes_that_may_change_stay_apart(rows: Rows, dynamic: int) -> None:
-    """Sizes that may change are left to Inductor."""
-    rows(row())
-    shapes = [Input((16, 256), dynamic=(0,)), Q, K] if dynamic == 0 else [X, Q, Input((128, 256), dynamic=(0,))]
+def _gaining(block_m: int, m: list[int], variant: str) -> dict[str, Any]:
+    return row({**CONFIG, "block_m": block_m, "gain_permille": 1500}, variant=variant, m=m)
+
+
+@pytest.mark.parametrize(
+    ("program", "shape", "columns", "variant"),
+    [
+        pytest.param(projections, (16, 256), (Q, K, K), "three", id="three"),
+        pytest.param(projections, (16, 2, 256), (Q, K), "two", id="views"),
+        pytest.param(gated, (16, 256), (Q, Q), "swiglu", id="swiglu"),
+        pytest.param(of_gelu, (16, 2, 256), (Q, Q), "geglu", id="geglu, views"),
+    ],
+)
+def test_a_size_that_may_change_has_kernels_for_parts_of_its_range(
+    rows: Rows, tmp_path: Path, program: Callable[..., Any], shape: tuple[int, ...], columns: Any, variant: str
+) -> None:
+    """Each part has the kernel of its row, and the code compares the size with the border."""
+    rows(_gaining(16, [1, 16], variant), _gaining(64, [17, 64], variant))
+    x = Input(shape, dynamic=(0,), most=64 // (shape[1] if len(shape) > 2 else 1))
+    with recorder.collecting() as collected:
+        lowered = lower(program, x, *columns, then=joined.join)
+    assert len(lowered.triton_templates) == lowered.code.count(".run(") == 2
+    assert re.search(r"if (2\*)?s\d+ <= 16:\n", lowered.code)
+    assert lowered.extern == []
+    for kernel in lowered.triton_templates:
+        assert compile_triton(kernel, tmp_path).metadata.shared <= H200.shared_memory_per_block_optin
+    (device,) = collected.devices.values()
+    assert [hit.over.partition(" to ")[2] for hit in device.hits] == ["16", "64"]
+
+
+@pytest.mark.parametrize("dynamic", ["m", "m without bounds", "n"])
+def test_sizes_that_may_change_stay_apart(rows: Rows, dynamic: str) -> None:
+    """Matmuls stay apart if no row says that a kernel is faster for all sizes, or if columns may change."""
+    rows(_gaining(16, [1, 64], "two"))
+    if dynamic == "n":
+        shapes = [X, Q, Input((128, 256), dynamic=(0,))]
+    else:
+        shapes = [Input((16, 256), dynamic=(0,), most=4096 if dynamic == "m" else None), Q, K]
     assert variants(projections, *shapes) == []
 
 

@@ -1,7 +1,5 @@
 """From a miss to a hit, as a user goes: receipt, collect, build, and compile again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

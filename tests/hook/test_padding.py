@@ -93,6 +93,18 @@ def test_a_row_has_operands_padded(op: str, mode: str, rows: Rows, asked: list[s
     assert (counts.total_predictions, counts.hits["user"], counts.skipped_configs) == (1, 1, 0)
 
 
+@pytest.mark.parametrize("answer", [[], [{"configs": [MM]}]], ids=["a miss", "a row"])
+def test_rows_alone_are_not_padded(answer: list[dict[str, Any]], rows: Rows, asked: list[str]) -> None:
+    """Padding M of a row-major A aligns nothing, so that nothing is benchmarked. With a column-major A it does."""
+    rows(*answer)
+    lowered = compiled(torch.mm, Input((100, 512)), Input((512, 504)))
+    assert (PADDED in lowered.code, asked) == (False, [])
+    with FakeTensorMode():
+        a, b = (torch.empty(shape, device="cuda:0", dtype=torch.bfloat16) for shape in ((512, 100), (512, 504)))
+    assert pad_mm._should_pad(SimpleNamespace(nodes=[]), a.t(), b, torch.ops.aten.mm)
+    assert asked == ["mm"]
+
+
 def test_receipts_have_the_padding(rows: Rows) -> None:
     """What is counted is the problem before padding, answered with the config that pads."""
     rows({"align": 2, "configs": [padded_to(MM, 8)]})

@@ -1,7 +1,5 @@
 """The list of all that is replaced in PyTorch, against PyTorch itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from diode_lut.hook.patches import PATCHES

@@ -1,7 +1,5 @@
 """Inductor's inputs, and the problems that they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

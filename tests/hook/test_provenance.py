@@ -1,7 +1,5 @@
 """What was decided for a graph is told again by every process that gets the graph from Inductor's caches."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The hook with ROCm's heuristics, on an MI300X that is not there: which kernels Inductor generates for gfx942."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

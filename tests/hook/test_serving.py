@@ -1,7 +1,5 @@
 """Serving engines that compile with Inductor; of vLLM there is a stand-in, with the names that its releases have."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator

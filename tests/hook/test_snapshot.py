@@ -1,7 +1,5 @@
 """One snapshot for each compile: whatever changes in between, the caches hold under a key what the key stands for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from importlib import reload

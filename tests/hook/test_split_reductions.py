@@ -1,7 +1,5 @@
 """Reductions that Inductor may split, on a CUDA device that is not there: into how many parts, by a row."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors that may not happen again: what they leave to Inductor is in no cache under the key of the tables' answers."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Callable, Iterator

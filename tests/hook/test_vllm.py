@@ -3,8 +3,6 @@
 The model, its attention and the declarations of vLLM's native operators are the test's. No server is started.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How early and how often Triton kernels are compiled, with a pool of compile workers that only notes its jobs."""
 
-from __future__ import annotations
-
 import ast
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Processes that have the interpreter's device."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator

@@ -13,8 +13,6 @@ Loading the device changes what "cuda" means in the whole process, for good, so 
         torch.compile(torch.relu)(torch.randn(4, 4).to("cuda"))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 

@@ -1,7 +1,5 @@
 """What PyTorch and Inductor need on the device besides the device: the Python side of CUDA, and benchmarks."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,8 +18,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 MOST_ELEMENTS = 2**13
 """Of a block, where the device chooses its size: numpy takes hardly longer for many elements than for one."""
 
-PARTS = 4
-"""Of the work of a kernel that would have a part for each SM."""
+PARTS = 4  # of the work of a kernel that would have a part for each SM
 
 
 @contextmanager

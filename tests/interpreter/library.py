@@ -3,8 +3,6 @@
 Nothing here imports torch: the library has to be loaded before it, because PyTorch looks for its CUDA hooks once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The interpreter's device, for tests whose process must not have it itself."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

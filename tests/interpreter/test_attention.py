@@ -1,7 +1,5 @@
 """Flex attention on the device on which Triton's interpreter executes kernels: rows change no digit that counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark of what a call with several kernels costs, where Triton's interpreter executes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

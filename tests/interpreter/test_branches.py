@@ -1,7 +1,5 @@
 """Kernels for parts of a dynamic size's range, on the device on which Triton's interpreter executes kernels."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

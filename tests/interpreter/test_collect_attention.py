@@ -1,7 +1,5 @@
 """Measuring flex attention, on the device on which Triton's interpreter executes the kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

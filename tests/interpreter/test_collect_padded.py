@@ -1,7 +1,5 @@
 """Measuring kernels on padded operands, float8 and int8 on the device on which Triton's interpreter executes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

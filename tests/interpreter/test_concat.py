@@ -1,7 +1,5 @@
 """Matmuls whose results are concatenated, on the device on which Triton's interpreter executes kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Generated tables and graphs, executed without a GPU; tools/fuzz_hook.py does it without end."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """int_mm on the device on which Triton's interpreter executes kernels: the template computes what PyTorch does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -3,8 +3,6 @@
 A row changes no digit that counts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Running tests for a GPU where Triton's interpreter executes the kernels."""
 
-from __future__ import annotations
-
 from tests.forks import ROOT, Forks
 
 

@@ -1,7 +1,5 @@
 """scaled_mm on the device on which Triton's interpreter executes kernels: the templates compute what PyTorch does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What ``compare`` finds in traces of Triton kernels, on the device on which Triton's interpreter executes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.forks import Forks

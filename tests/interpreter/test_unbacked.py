@@ -1,7 +1,5 @@
 """Sizes that only the data tell, on the device on which Triton's interpreter executes kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What tests of collecting share."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

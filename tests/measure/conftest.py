@@ -1,7 +1,5 @@
 """Collecting with the measurers in measurers.py."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

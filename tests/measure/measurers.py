@@ -1,7 +1,5 @@
 """Measurers for tests: real timings of eager GEMMs, and problems that ruin the process in every way."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """Collecting with real Dask workers, some of which die."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

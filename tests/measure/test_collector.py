@@ -1,7 +1,5 @@
 """Collecting for real, on the CPU, with nothing replaced."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

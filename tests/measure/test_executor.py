@@ -1,7 +1,5 @@
 """Collecting in one process, which can lose everything but what is on the disk."""
 
-from __future__ import annotations
-
 import resource
 import time
 

@@ -1,7 +1,5 @@
 """Which problem of stage ``final`` is measured next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torch._inductor import config as inductor_config

@@ -1,7 +1,5 @@
 """What of a sweep's results is timed again, with care."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from diode_lut.dataset import Record, Timing

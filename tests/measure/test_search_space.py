@@ -1,7 +1,5 @@
 """Which configs are tried."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Merging two tables, with what both came from or without."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The merge command: two tables in, or three, one out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

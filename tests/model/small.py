@@ -1,7 +1,5 @@
 """Models that are so small that their answers are known."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from diode_lut.hardware import Hardware

@@ -1,7 +1,5 @@
 """The features of problems and candidates."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The regressions of a model for generated kernels."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

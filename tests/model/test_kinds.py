@@ -1,7 +1,5 @@
 """The kinds of problems that a model knows."""
 
-from __future__ import annotations
-
 from diode_lut.model import MIN_PROBLEMS, Kind, kinds_of, unknown
 from diode_lut.problem import Problem
 

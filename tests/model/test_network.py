@@ -1,7 +1,5 @@
 """Scores are exact sums, so that they do not depend on who adds them up."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models that know what padding costs or gains."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rankings of a model."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shipped model is as good as the documentation says, on problems that it was not trained on."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The split into training and test problems."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The model as the last tier: when it answers, what the decision says, and how digests depend on it."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Weights files: writing, reading, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

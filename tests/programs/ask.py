@@ -7,8 +7,6 @@ name is imported), ``fork``, ``mp-fork`` or ``mp-spawn`` (another process asks, 
 becomes another program, which takes that step) or a signal's name, which ends the process.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

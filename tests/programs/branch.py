@@ -31,14 +31,9 @@ WAYS: dict[str, tuple[bool | None, Mapping[str, Any] | None]] = {
 }
 """How sizes become dynamic: what ``torch.compile`` gets, and ``mark_dynamic``, if it is called."""
 
-BLOCKS = (16, 32, 64)
-"""BLOCK_M of the kernels for small, middling and large sizes."""
-
-BORDERS = (1, 9, 33, 257)
-"""The sizes of M at which the rows begin, and the end."""
-
-SIZES = (2, 8, 9, 20, 32, 33, 100)
-"""The sizes of M, in the order in which they are run."""
+BLOCKS = (16, 32, 64)  # BLOCK_M of the kernels for small, middling and large sizes
+BORDERS = (1, 9, 33, 257)  # the sizes of M at which the rows begin, and the end
+SIZES = (2, 8, 9, 20, 32, 33, 100)  # the sizes of M, in the order in which they are run
 
 SHAPES: dict[str, tuple[Sequence[Any], ...]] = {
     "mm": (("m", 40), (40, 48)),
@@ -182,11 +177,8 @@ def rows(op: str, library: bool) -> list[dict[str, Any]]:
     ]
 
 
-MOST = {"b": 4, "m": 128}
-"""The largest sizes, as PyTorch is told."""
-
-BOUNDED: Mapping[str, Any] = {"min": 2}
-"""Marks that stand for bounds, whose largest size is that of the dimension."""
+MOST = {"b": 4, "m": 128}  # the largest sizes, as PyTorch is told
+BOUNDED: Mapping[str, Any] = {"min": 2}  # marks that stand for bounds, whose largest size is that of the dimension
 
 
 def batch_and_rows(m: int) -> dict[Any, int]:

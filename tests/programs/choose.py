@@ -4,8 +4,6 @@
 TORCHINDUCTOR_CACHE_DIR says where Inductor's caches are.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

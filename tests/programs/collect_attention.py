@@ -3,8 +3,6 @@
 Times are those of a device that takes a millisecond for everything; results are checked.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ``collect`` command with the measurers for tests, whose marks go where ``--search-space`` says."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -4,8 +4,6 @@
 device that takes a millisecond for everything; results are checked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

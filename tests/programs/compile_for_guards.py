@@ -1,7 +1,5 @@
 """Compiles and runs one GEMM in a process that this one starts: ``python compile_for_guards.py fork|spawn``."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

@@ -6,8 +6,6 @@ With ``m`` the GEMM has a dynamic M that is first this.
 TORCHINDUCTOR_CACHE_DIR says where they are. A table's file is read once; all else is as in a new process each time.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -4,8 +4,6 @@
 parts of concatenations and library kernels the forward pass has.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

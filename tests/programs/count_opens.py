@@ -3,8 +3,6 @@
 Prints, for each command, how often it opened each file that was there before.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

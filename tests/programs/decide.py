@@ -3,8 +3,6 @@
 ``python decide.py COUNT TABLES``: COUNT problems are drawn by a fixed seed; TABLES, a JSON list, are the user's own.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Forks while another thread is reading the tables, and selects in the child; ends well if that ends."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

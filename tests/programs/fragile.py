@@ -1,7 +1,5 @@
 """Work for other processes that can go wrong in every way."""
 
-from __future__ import annotations
-
 import os
 import signal
 

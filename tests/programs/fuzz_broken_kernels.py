@@ -3,8 +3,6 @@
 ``python fuzz_broken_kernels.py KIND SEED FIRST END``. A graph whose GEMM is padded to more rows does not notice.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,10 +1,9 @@
 """Runs generated kernels with fixed configs on the interpreter's device; tests/interpreter/test_generated.py reads it.
 
 ``python generate.py DIRECTORY``: tables go there. Prints for each config of reductions the errors of all results and
-gradients against float64, and how often which heuristics are in the code.
+gradients against float64, and how often which heuristics are in the code; first with fixed sizes, then of one compile
+with a number of rows that may change, for several numbers.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -26,6 +25,9 @@ REDUCTIONS = {
     "looped": {"template": "looped_reduction", "block_x": 1, "block_r": 4, "num_warps": 1},
     "looped rows": {"template": "looped_reduction", "block_x": 32, "block_r": 4, "num_warps": 4},
 }
+ROWS = (30, 2, 17, 131)
+"""The numbers of rows, first that of the compile."""
+
 SHAPES = ((37, 50), (21, 70), (70,), (70,), (16, 64), (64,), (33, 40), (5, 12, 14), (3, 20, 48), (3, 48, 20), (19, 43))
 
 
@@ -50,6 +52,15 @@ def main(directory: Path) -> dict[str, Any]:
         gradients = torch.autograd.grad(some, leaves, [each.detach() + 1 for each in some])
         return [each.detach().cpu().double() for each in (*results, *gradients)]
 
+    def rows(a: Any, b: Any, c: Any, d: Any) -> Any:
+        return a.softmax(-1), functional.layer_norm(b, (70,)), functional.gelu(c), d.square().sum(-1)
+
+    def of_rows(count: int) -> list[torch.Tensor]:
+        tensors = [torch.randn(count, width, device="cuda") for width in (50, 70, 33, 20)]
+        for each in tensors:
+            torch._dynamo.mark_dynamic(each, 0)
+        return tensors
+
     torch.manual_seed(0)
     tensors = [torch.randn(shape, device="cuda") for shape in SHAPES]
     exact = attempt(function, [each.cpu().double() for each in tensors])
@@ -61,10 +72,22 @@ def main(directory: Path) -> dict[str, Any]:
         table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
         with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
             results, codes = run_and_get_code(attempt, torch.compile(function), tensors)
-        answer[name] = {
-            "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
-            "kernels": Counter(re.findall(r"@triton_heuristics\.(\w+)\(", "".join(codes))),
-        }
+            answer[name] = {
+                "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
+                "kernels": Counter(re.findall(r"@triton_heuristics\.(\w+)\(", "".join(codes))),
+            }
+            compiled, errors = torch.compile(rows), []
+            _, codes = run_and_get_code(compiled, *of_rows(ROWS[0]))
+            for count in ROWS:
+                several = of_rows(count)
+                with torch._dynamo.config.patch(error_on_recompile=True):
+                    results = compiled(*several)
+                right = rows(*(each.cpu().double() for each in several))
+                errors += [float((a.cpu() - b).norm() / b.norm()) for a, b in zip(results, right, strict=True)]
+            answer[f"{name}, any number"] = {
+                "errors": errors,
+                "kernels": Counter(re.findall(r"@triton_heuristics\.(\w+)\(", "".join(codes))),
+            }
     return answer
 
 

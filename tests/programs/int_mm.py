@@ -4,8 +4,6 @@
 did not, and the largest error: of integers as it is, of what epilogues make of them over the root mean square.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

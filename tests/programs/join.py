@@ -8,6 +8,7 @@ are called, and the relative errors of results and gradients against float64.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -99,7 +100,7 @@ def chained(x: Any, v: Any, w: Any, u: Any) -> Any:
 class Case(NamedTuple):
     """A function, the shapes of its tensors, their dtype, how many kernels are of the project's template, and more.
 
-    ``gradients`` are computed, and rows are for ``few`` rows of A.
+    ``gradients`` are computed, rows are for ``few`` rows of A, and the first size may change: it is run ``again``.
     """
 
     function: Callable[..., Any]
@@ -108,6 +109,17 @@ class Case(NamedTuple):
     kernels: int = 1
     gradients: bool = False
     few: bool = False
+    again: tuple[int, ...] = ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return rows of a table for it. Those for sizes that may change say that a kernel is faster."""
+        if self.few:
+            return [{"op": op, "m": [1, 4], "configs": [OF_FEW_ROWS]} for op in ("joined_mm", "mm", "addmm")]
+        if not self.again:
+            return [{"op": "joined_mm", "configs": [CONFIG]}]
+        parts = (16, [1, 16]), (32, [17, 64])
+        faster = {**CONFIG, "gain_permille": 1500}
+        return [{"op": "joined_mm", "m": m, "configs": [{**faster, "block_m": block_m}]} for block_m, m in parts]
 
 
 CASES = {
@@ -125,6 +137,15 @@ CASES = {
     "computed": Case(computed, ((20, 24), (32, 24), (24, 40)), "float32"),
     "packed": Case(packed, ((20, 64), (80, 64)), "float32"),
     "chained": Case(chained, ((20, 56), (56, 40), (56, 24), (40, 40)), "float32", kernels=2),
+    "a size may change": Case(projections, ((12, 64), (96, 64), (32, 64), (32, 64)), kernels=2, again=(2, 17, 64)),
+    "a batch may change, with biases": Case(
+        *(projections, ((2, 3, 64), (96, 64), (96,), (32, 64), (40, 64), (40,)), "float16", 2),
+        again=(5, 6, 21),
+    ),
+    "swiglu, and a batch may change": Case(mlp, ((5, 2, 64), (72, 64), (72, 64), (64, 72)), kernels=2, again=(32, 9)),
+    "a size may change in training": Case(
+        *(projections, ((12, 56), (33, 56), (17, 56), (80, 56)), "float32", 2, True), again=(50, 3)
+    ),
     "few rows": Case(residual, ((1, 200), (96, 200), (96,), (1, 96)), few=True),
     "few rows, odd sizes": Case(residual, ((3, 129), (33, 129), (33,), (3, 33)), "float32", few=True),
     "few rows, row-major": Case(scaled, ((2, 64), (64, 48), (2, 48)), "float16", few=True),
@@ -141,18 +162,28 @@ def run(case: Case) -> dict[str, Any]:
 
     def attempt(function: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [each.detach().clone().requires_grad_(case.gradients) for each in tensors]
+        if case.again:
+            torch._dynamo.mark_dynamic(leaves[0], 0, min=2, max=64 // math.prod(leaves[0].shape[1:-1]))
         results = function(*leaves)
         results = list(results) if isinstance(results, (tuple, list)) else [results]
         if case.gradients:
             results += torch.autograd.grad(results, leaves, [each.detach() for each in results])
         return [each.detach().cpu().double() for each in results]
 
+    def attempts(function: Any, given: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+        return [result for tensors in given for result in attempt(function, tensors)]
+
     torch._dynamo.reset()
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
-    tensors = [torch.randn(shape).div(shape[-1] ** 0.25).to(dtype).to("cuda") for shape in case.shapes]
-    results, codes = run_and_get_code(attempt, torch.compile(case.function, dynamic=False), tensors)
-    exact = attempt(case.function, [each.cpu().double() for each in tensors])
+    (first, *inner), *shapes = case.shapes
+    given = []
+    for size in (first, *case.again):
+        tensors = [torch.randn(shape).div(shape[-1] ** 0.25) for shape in ((size, *inner), *shapes)]
+        given.append([each.to(dtype).to("cuda") for each in tensors])
+    compiled = torch.compile(case.function, dynamic=False)
+    results, codes = run_and_get_code(attempts, compiled, given)
+    exact = attempts(case.function, [[each.cpu().double() for each in tensors] for tensors in given])
     return {
         "kernels": sum(code.count("TILES_N : tl.constexpr") for code in codes),
         "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
@@ -176,7 +207,7 @@ def compiles(directory: Path) -> list[str]:
     found = []
     other, apart = {**CONFIG, "block_n": 16}, {"template": "default"}
     for name, config_of_row in (("a", CONFIG), ("b", CONFIG), ("c", other), ("d", apart)):
-        table = write(directory / f"{name}.json", config_of_row)
+        table = write(directory / f"{name}.json", {"op": "joined_mm", "configs": [config_of_row]})
         torch._dynamo.reset()
         counters.clear()
         before = joined()
@@ -186,9 +217,8 @@ def compiles(directory: Path) -> list[str]:
     return found
 
 
-def write(table: Path, config: dict[str, Any], *ops: str) -> str:
-    """A table with a row for joined matmuls, and one for each of ``ops``, by its path."""
-    entries = [{"op": op, **({"m": [1, 4]} if ops else {}), "configs": [config]} for op in ("joined_mm", *ops)]
+def write(table: Path, *entries: dict[str, Any]) -> str:
+    """Write a table with rows, and return its path."""
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
     return str(table)
 
@@ -200,11 +230,10 @@ def main(directory: Path) -> dict[str, Any]:
     import diode_lut
     from tests.interpreter.device import overruns
 
-    tables = write(directory / "rows.json", CONFIG), write(directory / "few.json", OF_FEW_ROWS, "mm", "addmm")
     found: dict[str, Any] = {}
     with fresh_cache(), diode_lut.config.patch(tiers=("user",)):
         for name, case in CASES.items():
-            with diode_lut.config.patch(tables=(tables[case.few],)):
+            with diode_lut.config.patch(tables=(write(directory / f"{name}.json", *case.rows()),)):
                 found[name] = run(case)
         return found | {"compiles": compiles(directory), "overruns": overruns()}
 

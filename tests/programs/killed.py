@@ -3,8 +3,6 @@
 Arguments: what they write (``file`` or ``dataset``), the file, how often they are killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@
 of the kernels that compute it, and how many programs apart do.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

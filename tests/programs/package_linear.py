@@ -3,8 +3,6 @@
 Prints the result's relative error and whether the package has a kernel from a Triton template, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

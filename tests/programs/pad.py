@@ -3,8 +3,6 @@
 ``python pad.py DIRECTORY``: tables and Inductor's caches go there.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ would read other variables at import than it has read there, and for commands of
 process becomes Python itself. So it does where Python imports diode_lut at the start although no directory says so.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -16,8 +14,7 @@ from pathlib import Path
 STARTUP = Path(__file__).parents[2] / "diode_lut" / "startup"
 """Where ``diode-lut run`` and its like have Python look first."""
 
-READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"
-"""The one variable of PyTorch's that is read later."""
+READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"  # the one variable of PyTorch's that is read later
 
 
 def torch_variables(lines: Iterable[str]) -> set[str]:

@@ -4,8 +4,6 @@
 reads at import whether this is ROCm, so that a process is needed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

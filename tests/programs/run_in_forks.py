@@ -6,8 +6,6 @@
 subprocess's rules.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

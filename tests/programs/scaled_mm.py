@@ -4,8 +4,6 @@
 largest error of an element over the square root of K, against float64.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

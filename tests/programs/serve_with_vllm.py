@@ -16,8 +16,7 @@ from unittest import mock
 
 from tests.interpreter.device import interpreter_cuda
 
-SIZES = (16, 100, 5, 1)
-"""The numbers of tokens, in the order in which they are run."""
+SIZES = (16, 100, 5, 1)  # the numbers of tokens, in the order in which they are run
 
 NATIVE = (
     "fused_add_rms_norm",
@@ -33,8 +32,7 @@ NATIVE = (
 )
 """The operators that vLLM's passes look for in its native libraries."""
 
-DECLARED: list[Any] = []
-"""What declares operators, for as long as it is there."""
+DECLARED: list[Any] = []  # what declares operators, for as long as it is there
 
 
 def main(device: str, directory: str, table: str, ranges: str) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 TORCHINDUCTOR_CACHE_DIR says where Inductor's caches are, DIODE_LUT_TABLES which tables there are.
 """
 
-from __future__ import annotations
-
 import json
 
 import torch

@@ -4,8 +4,6 @@
 are found in the trace with their number of calls and their kernel.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

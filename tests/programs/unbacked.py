@@ -5,8 +5,6 @@ largest error for all sizes; and whether a program's own Triton allocator is in 
 descriptors.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

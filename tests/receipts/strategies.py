@@ -1,7 +1,5 @@
 """Receipts that hypothesis draws."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import strategies as st
@@ -52,7 +50,7 @@ apart = st.builds(Apart, problems, names)
 no_choice = st.builds(NoChoice, problems, names)
 kernels = st.builds(Problem.generated, st.just("pointwise"), st.sampled_from(VARIANTS["pointwise"]), x=sizes, y=sizes)
 kernels |= st.builds(Problem.generated, st.just("reduction"), st.sampled_from(VARIANTS["reduction"]), x=sizes, r=sizes)
-generated = st.builds(GeneratedKernel, kernels, tiers, names, names, names, st.just("")) | st.builds(
+generated = st.builds(GeneratedKernel, kernels, tiers, names, names, names, st.just(""), ranges) | st.builds(
     GeneratedKernel, kernels, *map(st.just, ("", "", "", "")), names
 )
 sources = st.builds(SourceRecord, tiers, names, names, st.integers(0, 2))

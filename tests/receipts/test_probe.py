@@ -1,7 +1,5 @@
 """What a process tells ``compare`` about its steps."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command: merging, summing up, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which file a process leaves behind, in fresh processes that ask by hand."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

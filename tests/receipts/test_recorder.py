@@ -1,7 +1,5 @@
 """What goes into the receipt of a process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The JSON Schema of receipts, and what writes and reads them."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from pathlib import Path

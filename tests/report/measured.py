@@ -1,7 +1,5 @@
 """A small table, and timings for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing

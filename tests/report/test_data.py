@@ -1,7 +1,5 @@
 """The data of the page."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a model answers at sizes that nobody measured, as the page looks it up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
@@ -16,8 +14,7 @@ from diode_lut.problem import OP_SIZES, Problem
 from diode_lut.report import MAX_KINDS, as_grid
 from diode_lut.settings import MODEL, config
 
-EVERY = 37
-"""The answer for every 37th combination of sizes is compared."""
+EVERY = 37  # the answer for every 37th combination of sizes is compared
 
 
 @pytest.fixture(scope="module")

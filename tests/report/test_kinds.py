@@ -1,7 +1,5 @@
 """The kinds of problems that have a panel on the page."""
 
-from __future__ import annotations
-
 from diode_lut.problem import Problem
 from diode_lut.report import ShownKind, kinds_of
 from diode_lut.table import Candidate, Entry

@@ -1,7 +1,5 @@
 """The command report."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -6,8 +6,6 @@ again while they are imported, and at the end: a third of the CPU time that such
 Python runs one module of this name. The next one in ``sys.path`` is run at the end.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import sys

@@ -1,7 +1,5 @@
 """Small tables in files, and what hypothesis draws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows for attention, which has sizes that GEMMs do not have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

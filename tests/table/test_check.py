@@ -1,7 +1,5 @@
 """check_file finds everything that is wrong at once, and says what to do."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

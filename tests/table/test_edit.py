@@ -1,7 +1,5 @@
 """Changing single rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The work of comparing rows has a limit in steps, and what was left out is said."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

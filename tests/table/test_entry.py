@@ -1,7 +1,5 @@
 """What an entry covers, and how specific it is."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import prod
 from typing import Any

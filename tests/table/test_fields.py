@@ -1,7 +1,5 @@
 """Fields that most rows leave out: epilogues, padding, and tunables for some architectures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows for generated kernels, which have other sizes than GEMMs, and no dtype."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

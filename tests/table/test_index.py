@@ -1,7 +1,5 @@
 """The index gives the answers of a scan through all rows."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Overlaps are found as by comparing all pairs."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

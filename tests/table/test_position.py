@@ -1,7 +1,5 @@
 """Places of values in JSON files, however the files are laid out."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reading: bad rows cost themselves, bad files are one clear error, and the way a file is laid out never matters."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The JSON Schema and the reader accept the same files and the same rows."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a table knows about itself and its file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rows that more specific rows leave nothing to answer."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

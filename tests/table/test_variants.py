@@ -1,7 +1,5 @@
 """Rows for ops with variants, such as scaled_mm, beside rows for ops without any."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

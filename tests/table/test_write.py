@@ -1,7 +1,5 @@
 """The canonical form."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

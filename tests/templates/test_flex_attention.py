@@ -1,7 +1,5 @@
 """The kernels for flex attention: what they may be, and what they take of a device."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Limits of configs for generated kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pytest

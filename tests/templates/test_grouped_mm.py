@@ -1,7 +1,5 @@
 """The template of grouped matmuls."""
 
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.hardware import Hardware, architecture

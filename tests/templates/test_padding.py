@@ -1,7 +1,5 @@
 """What padding makes of a problem."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Which templates there are, and for which architectures."""
 
-from __future__ import annotations
-
 import pytest
 
 from diode_lut.errors import ProblemError

@@ -1,7 +1,5 @@
 """What Inductor's Triton GEMMs need."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """One cold compile, in a process of its own: how long it takes, what is benchmarked, and what the tables answered."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from typing import Any

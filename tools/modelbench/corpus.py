@@ -4,8 +4,6 @@ Widths are those of the public models; most have one or two layers, because laye
 Weights are random. Everything is in bfloat16, except where the name says otherwise.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -558,14 +556,17 @@ _WITH_WEIGHTS: dict[str, tuple[Callable[..., Any], int, int]] = {
 """Each with the number of tensors of all rows, and of one row."""
 
 
-def drawn(count: int) -> dict[str, Make]:
-    """Reductions of one operation each, of sizes drawn at random; those of gradients have weights of one row."""
-    draw = random.Random(0)
+def drawn(count: int, *, few_rows: bool = False) -> dict[str, Make]:
+    """Reductions of one operation each, of sizes drawn at random; those of gradients have weights of one row.
+
+    ``few_rows`` draws 1 to 128 rows, as in decoding.
+    """
+    draw = random.Random(2 if few_rows else 0)
     programs: dict[str, Make] = {}
     while len(programs) < count:
         width = draw.choice(_WIDTHS)
-        rows = int(2 ** draw.uniform(5, 17)) // 8 * 8
-        if not 2**18 <= rows * width <= 2**26:
+        rows = int(2 ** draw.uniform(0, 7.01)) if few_rows else int(2 ** draw.uniform(5, 17)) // 8 * 8
+        if not (2**7 if few_rows else 2**18) <= rows * width <= (2**20 if few_rows else 2**26):
             continue
         suffix = draw.choice(("", "", "", "-fp32", "-fp16"))
         if draw.random() < 0.45:
@@ -633,7 +634,7 @@ def drawn_layouts(count: int) -> dict[str, Make]:
     return programs
 
 
-PROGRAMS |= drawn(280) | drawn_layouts(160)
+PROGRAMS |= drawn(280) | drawn_layouts(160) | drawn(120, few_rows=True)
 
 
 def _public(

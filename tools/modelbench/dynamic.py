@@ -1,7 +1,5 @@
 """What kernels for a dynamic size cost on the CPU, and what they do for the layers of a language model."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile
@@ -35,11 +33,8 @@ DISPATCHED, LARGEST_DISPATCHED = (8, 40, 136), BORDERS[-1] - 1
 
 WIDTH = 64
 
-CALLS = 100
-"""How many calls are timed in a row."""
-
-LEAST_TURNS = 6
-"""The fewest values whose median has a 95 % interval."""
+CALLS = 100  # how many calls are timed in a row
+LEAST_TURNS = 6  # the fewest values whose median has a 95 % interval
 
 TOKENS = (1, 8, 64, 512, 2048)
 TINY_TOKENS = (4, 16)

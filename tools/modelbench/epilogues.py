@@ -1,7 +1,5 @@
 """GEMMs of well-known models with what follows them: their sizes, their operands, and the same in eager mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

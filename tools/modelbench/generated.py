@@ -5,8 +5,6 @@ that several programs have is measured once. ``compile_part`` and ``measure`` ne
 a captured program in CUDA graphs that differ in the configs of its kernels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -37,21 +35,17 @@ KINDS = {
     HeuristicType.REDUCTION: "reduction",
     HeuristicType.PERSISTENT_REDUCTION: "persistent",
 }
-MOST_CONFIGS = 34
-"""Number of configs of a kernel besides those that Inductor tries."""
-
-PART = 8
-"""Number of configs that are compiled in one go."""
+MOST_CONFIGS = 34  # number of configs of a kernel besides those that Inductor tries
+PART = 8  # number of configs that are compiled in one go
 
 ROUNDS, LAST_ROUNDS, REPLAYS = 14, 30, 40
-FINALISTS = 8
-"""Number of configs that are timed again, besides Inductor's: the fastest of the first rounds."""
+FINALISTS = 8  # number of configs that are timed again, besides Inductor's: the fastest of the first rounds
+MOST_KERNELS = 5  # number of kernels of a program that are replaced alone in its graph: those that gain most
 
-MOST_KERNELS = 5
-"""Number of kernels of a program that are replaced alone in its graph: those that gain most."""
+QUICK, CHAINED = 12, 20
+"""Microseconds below which most of a kernel's time is its launch; it is timed in a graph of so many of its launches."""
 
-TINY_GAIN = 0.3
-"""Microseconds of a kernel's gain in a step below which it is not replaced alone."""
+TINY_GAIN = 0.3  # microseconds of a kernel's gain in a step below which it is not replaced alone
 
 META = (
     *("num_load", "num_store", "num_reduction", "atomic_add_found", "tiling_scores", "RSPLIT_SIZE", "no_x_dim"),
@@ -382,7 +376,7 @@ class Loaded(NamedTuple):
     about: dict[str, Any]
     numbers: list[int]
     launchers: list[Any]
-    launches: list[Callable[[], object]]
+    launches: list[partial[object]]
 
 
 def load(directory: Path) -> Loaded:
@@ -406,7 +400,10 @@ def load(directory: Path) -> Loaded:
 
 
 def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
-    """Microseconds of each config after the cache was flushed, and right after the same kernel; a record of all."""
+    """Microseconds of each config after the cache was flushed, and right after the same kernel; a record of all.
+
+    Of quick kernels also in a graph, where launches overlap, and a kernel's own time shows.
+    """
     about, launches = kernel.about, kernel.launches
     for launch in launches:
         launch()
@@ -421,6 +418,7 @@ def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
     for number, column in zip(finalists, last.T.tolist(), strict=True):
         cold[number] = median(column) / 1000
     warm = [median(column) / 1000 for column in _warm_rounds(bench, launches, ROUNDS)]
+    chained = {"chained": _chained(bench, launches)} if min(cold) < QUICK else {}
     return {
         **about,
         "blocks": list(about["configs"][0])[:-2],
@@ -430,7 +428,25 @@ def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
         "resources": [[each.n_regs, each.n_spills, each.shared] for each in kernel.launchers],
         "cold": [round(each, 3) for each in cold],
         "warm": [round(each, 3) for each in warm],
+        **chained,
     }
+
+
+def _chained(bench: Bench, launches: Sequence[partial[object]]) -> list[float]:
+    """Microseconds of each launch in a CUDA graph of such launches, one after the other."""
+    stream, graphs = torch.cuda.Stream(), []  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        for launch in launches:
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(capture_error_mode="thread_local")
+            for _ in range(CHAINED):
+                launch(stream=stream.cuda_stream)
+            graph.capture_end()
+            graphs.append(graph)
+    torch.cuda.synchronize()
+    rounds = bench.rounds([graph.replay for graph in graphs], ROUNDS)
+    return [round(median(column) / 1000 / CHAINED, 3) for column in rounds.T.tolist()]
 
 
 def _warm_rounds(bench: Bench, launches: Sequence[Callable[[], object]], count: int) -> list[list[float]]:

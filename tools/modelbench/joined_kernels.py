@@ -206,8 +206,7 @@ def scale_relu(x, scale, shift, c, SIZE: tl.constexpr, N: tl.constexpr, INNER: t
 
 
 KERNELS = {each.__name__: each for each in (matmul, gated, reduction, add_parts, silu_times, scale_relu)}
-BLOCK = 1024
-"""Elements that a program of a pointwise kernel computes."""
+BLOCK = 1024  # elements that a program of a pointwise kernel computes
 
 
 class Spec(NamedTuple):

@@ -1,7 +1,5 @@
 """Matmuls that share their input, of few rows, and of 1x1 convolutions: sizes of public models, and kernels to try."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -11,14 +9,12 @@ import torch
 from modelbench.joined_kernels import BLOCK, Spec
 from torch import Tensor, nn
 
-Blocks = tuple[int, int, int, int, int, int]
-"""BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, stages and warps."""
+Blocks = tuple[int, int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, stages and warps
 
 NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "bfloat16"}
 """The types whose configs the model ranks; TF32 gets those of bfloat16 with half the BLOCK_K."""
 
-CONFIGS = 6
-"""Of a kernel for a problem."""
+CONFIGS = 6  # of a kernel for a problem
 
 SIBLINGS = {
     "Llama 1B q, k, v": ((2048, 512, 512), 2048, False),

@@ -1,7 +1,5 @@
 """Ways to compute the tasks of ``joined_tasks``, checked against float32 or float64, and timed in CUDA graphs."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +19,8 @@ Line = dict[str, Any]
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 WRONG = 0.01
-ROTATED = 160e6
-"""Bytes of weights, which an L2 cache does not hold."""
-ROUNDS, QUICK = 25, 4
-"""Rounds of the fastest ways, and of all."""
+ROTATED = 160e6  # bytes of weights, which an L2 cache does not hold
+ROUNDS, QUICK = 25, 4  # rounds of the fastest ways, and of all
 
 
 class Way(NamedTuple):

@@ -54,8 +54,7 @@ class Label(NamedTuple):
 
 OFF = (("policy", "off"),)
 DEFAULT, AUTOTUNE, DIODE_LUT = "default", "max-autotune", "diode_lut"
-EAGER = "eager"
-"""What errors in eager mode are called; it is not timed."""
+EAGER = "eager"  # what errors in eager mode are called; it is not timed
 LABELS = (Label(DEFAULT, settings=OFF), Label(AUTOTUNE, "max-autotune-no-cudagraphs", settings=OFF), Label(DIODE_LUT))
 """What is always compared. ``max-autotune`` captures no CUDA graphs itself, because all labels run in one."""
 

@@ -1,7 +1,5 @@
 """Networks written out here, so that no other package is needed: MLPs, layers of Llama, a block of a UNet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -117,8 +115,7 @@ class _DecoderLayer(nn.Module):
         return result
 
 
-Linear = Callable[[int, int], nn.Module]
-"""Makes a linear layer without bias, of an input's and a result's width."""
+Linear = Callable[[int, int], nn.Module]  # makes a linear layer without bias, of an input's and a result's width
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention over queries, keys and values, of batch x heads x tokens x size."""

@@ -1,7 +1,5 @@
 """Results as a picture in SVG: on the left how fast each model runs, on the right how long it takes to compile."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from html import escape

@@ -5,8 +5,6 @@ transformers, batch, tokens and options; each image model its kind, batch, size 
 batch and size.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 Options = dict[str, Any]

@@ -1,7 +1,5 @@
 """Programs with images: timm's inference benchmark and training, and the networks of diffusion with diffusers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs of other fields: a recommender, graph networks, physics, time series, and quantization with torchao."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from typing import Any

@@ -4,8 +4,6 @@ A program calls ``torch.compile`` itself, with the options that its users give. 
 and its inputs, and returns a ``Run``. Whoever measures calls ``Run.step`` again and again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -1,19 +1,18 @@
 """Results of programs in Markdown, and as a picture with a bar and an interval for each."""
 
-from __future__ import annotations
-
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from html import escape
 from statistics import geometric_mean, median
 
 from modelbench.labels import DEFAULT, DIODE_LUT
 from modelbench.picture import BAR, COLOURS, GREY, INK, NAMES, PANEL, SPACE
-from modelbench.real_turns import verdict
+from modelbench.real_turns import interval, verdict
 from modelbench.records import Record
 from modelbench.summary import WRONG
 
-LEAST, MOST = 0.9, 1.4
-"""The ends of the picture's axis."""
+LEAST, MOST = 0.9, 1.4  # the ends of the picture's axis
 
 
 def told(records: Sequence[Record]) -> list[Record]:
@@ -28,88 +27,110 @@ def is_wrong(record: Record, way: str = DIODE_LUT) -> bool:
     return errors is not None and not errors[way] <= WRONG * max(errors["eager"], errors[DEFAULT])
 
 
-def gpu_gain(record: Record, way: str = DIODE_LUT) -> float | None:
-    """How many times as fast a step's GPU kernels are, by the medians of traces; None without a GPU."""
+def gpu_gain(record: Record, way: str = DIODE_LUT) -> tuple[float, float, float] | None:
+    """How many times as fast a step's GPU kernels are, and the ends of the interval; None without a GPU.
+
+    With a single trace of each way, the ends are not numbers.
+    """
     gpu_us = record.get("gpu_us")
-    if not gpu_us or not gpu_us[way] or not median(gpu_us[way]):
+    if not gpu_us or not all(map(all, gpu_us.values())):
         return None
-    gain: float = median(gpu_us[DEFAULT]) / median(gpu_us[way])
-    return gain
+    if len(gpu_us[way]) == 1:
+        return gpu_us[DEFAULT][0] / gpu_us[way][0], math.nan, math.nan
+    return interval(gpu_us, way)
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Say where it was measured, and show a row for each program, and the geometric mean."""
+    """Show a table for each GPU: a row for each program, and the geometric means."""
     known = told(records)
-    where = "; ".join(sorted({f"{record['device_name']}, PyTorch {record['torch']}" for record in known}))
-    lines = [f"Measured on: {where}.", "", f"| {' | '.join(_HEADS)} |", f"|{'---|' * len(_HEADS)}"]
-    lines += [f"| {' | '.join(_cells(record))} |" for record in known]
-    gains = [record["speedups"][DIODE_LUT][0] for record in known]
-    on_gpu = [gain for record in known if (gain := gpu_gain(record))]
-    mean = f"{geometric_mean(on_gpu):.3f}" if on_gpu else ""
-    lines.append(f"| geometric mean of {len(known)} | | | | {geometric_mean(gains):.3f} | | {mean} | | | |")
+    lines = []
+    for where, on_it in _by_device(known).items():
+        lines += [f"Measured on: {where}.", "", f"| {' | '.join(_HEADS)} |", f"|{'---|' * len(_HEADS)}"]
+        lines += [f"| {' | '.join(_cells(record))} |" for record in on_it]
+        gains = [record["speedups"][DIODE_LUT][0] for record in on_it]
+        on_gpu = [gain[0] for record in on_it if (gain := gpu_gain(record))]
+        mean = f"{geometric_mean(on_gpu):.3f}" if on_gpu else ""
+        lines += [f"| geometric mean of {len(on_it)} | | | {geometric_mean(gains):.3f} | | {mean} | |", ""]
     for record in known:
         others = [f"{way} {gain:.3f}" for way, (gain, *_) in record["speedups"].items() if way != DIODE_LUT]
         if others:
-            lines += [
-                "",
-                f"{record['about']}, other compiles, times as fast as the first of default: {', '.join(others)}.",
-            ]
+            about = f"{record['about']}, other compiles, times as fast as the first of default"
+            lines += [f"{about}: {', '.join(others)}.", ""]
+    compared = [errors for record in known if (errors := record.get("errors")) and errors["eager"]]
+    over = [errors[DIODE_LUT] / errors["eager"] for errors in compared]
+    if over:
+        lines += [f"Error over that of eager mode: {min(over):.2f} to {max(over):.2f}.", ""]
     wrong = [record["about"] for record in known if is_wrong(record)]
-    return "\n".join([*lines, "", f"Wrong results: {', '.join(wrong) or 'none'}."])
+    return "\n".join([*lines, f"Wrong results: {', '.join(wrong) or 'none'}."])
+
+
+def _by_device(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Records by the GPU and the release of PyTorch, that with the most first."""
+    found: defaultdict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        found[f"{record['device_name']}, PyTorch {record['torch']}"].append(record)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 _HEADS = (
     "program",
     "`--programs`",
     "default, ms",
-    "diode_lut, ms",
     "times as fast (interval)",
     "verdict",
-    "kernels, times as fast",
+    "kernels, times as fast (interval)",
     "first call, s",
-    "error over eager",
-    "answered by",
 )
 
 
 def _cells(record: Record) -> Iterator[str]:
-    gain, low, high = record["speedups"][DIODE_LUT]
+    speedup, of_kernels = record["speedups"][DIODE_LUT], gpu_gain(record)
     yield record["about"]
     yield f"`{record['program']}`"
-    for way in (DEFAULT, DIODE_LUT):
-        yield f"{median(record['steps_ms'][way]):.3g}"
-    yield f"{gain:.3f} ({low:.3f} to {high:.3f})"
-    yield verdict(record)
-    gain_of_kernels = gpu_gain(record)
-    yield f"{gain_of_kernels:.3f}" if gain_of_kernels else ""
+    yield f"{median(record['steps_ms'][DEFAULT]):.3g}"
+    yield _with_ends(*speedup)
+    said = verdict(*speedup)
+    if said == "open" and of_kernels and not math.isnan(of_kernels[1]):
+        said = f"open, kernels {verdict(*of_kernels)}"
+    yield said
+    yield _with_ends(*of_kernels) if of_kernels else ""
     first = record.get("first_s")
     yield f"{first[DEFAULT]:.0f} / {first[DIODE_LUT]:.0f}" if first else ""
-    errors = record.get("errors")
-    yield f"{errors[DIODE_LUT] / errors['eager']:.2f}" if errors and errors["eager"] else ""
-    answers = record["answered"].get(DIODE_LUT, {})
-    yield ", ".join(f"{name} {count}" for name, count in answers.items()) or "nothing asked"
+
+
+def _with_ends(gain: float, low: float, high: float) -> str:
+    return f"{gain:.3f}" if math.isnan(low) else f"{gain:.3f} ({low:.3f} to {high:.3f})"
 
 
 def draw(records: Sequence[Record]) -> str:
-    """A bar for each program, the fastest first, its interval, and a dot for its kernels; the line is default mode."""
-    known = sorted(told(records), key=lambda record: -record["speedups"][DIODE_LUT][0])
-    step, top = BAR + 5, 40
-    width, height = NAMES + PANEL + 90, top + step * (len(known) + 1) + SPACE
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    lines = [f'{head} font-family="system-ui, sans-serif" font-size="11">']
-    lines.append(f'<rect width="{width}" height="{height}" fill="#ffffff"/>')
-    title = "Speed, default mode = 1; lines are intervals, dots the GPU kernels alone"
-    lines.append(_text(NAMES, 22, title, ' font-weight="600"'))
-    mean = geometric_mean([record["speedups"][DIODE_LUT][0] for record in known])
-    for number, record in enumerate(known):
-        lines += _bar(record["about"], *record["speedups"][DIODE_LUT], y=top + step * number)
-        if gain := gpu_gain(record):
-            place = f'cx="{_at(gain):.1f}" cy="{top + step * number + BAR / 2}"'
-            lines.append(f'<circle {place} r="3" fill="#ffffff" stroke="{INK}"/>')
-    lines += _bar("geometric mean", mean, mean, mean, y=top + step * len(known))
-    place = f'x1="{_at(1.0):.1f}" x2="{_at(1.0):.1f}" y1="{top - 6}" y2="{height - SPACE}"'
-    lines.append(f'<line {place} stroke="{GREY}" stroke-dasharray="3 2"/>')
-    return "\n".join([*lines, "</svg>", ""])
+    """For each GPU a bar for each program, the fastest first, its interval, and its kernels as a dot with theirs.
+
+    The line is default mode.
+    """
+    devices = _by_device(told(records))
+    step, width = BAR + 5, NAMES + PANEL + 90
+    lines, top = [], 0.0
+    for where, known in devices.items():
+        known = sorted(known, key=lambda record: -record["speedups"][DIODE_LUT][0])
+        title = f"Speed on {where.split(',')[0]}, default mode = 1; lines are intervals, dots the GPU kernels alone"
+        lines.append(_text(width / 2, top + 22, title, ' font-weight="600" text-anchor="middle"'))
+        first = top + 40
+        for number, record in enumerate(known):
+            y = first + step * number
+            lines += _bar(record["about"], *record["speedups"][DIODE_LUT], y=y)
+            if found := gpu_gain(record):
+                gain, low, high = (_at(found[0]) if math.isnan(each) else _at(each) for each in found)
+                middle = y + BAR / 2
+                lines.append(f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="#ffffff"/>')
+                lines.append(f'<circle cx="{gain:.1f}" cy="{middle}" r="3" fill="#ffffff" stroke="{INK}"/>')
+        mean = geometric_mean([record["speedups"][DIODE_LUT][0] for record in known])
+        lines += _bar("geometric mean", mean, mean, mean, y=first + step * len(known))
+        top = first + step * (len(known) + 1) + SPACE
+        place = f'x1="{_at(1.0):.1f}" x2="{_at(1.0):.1f}" y1="{first - 6}" y2="{top - SPACE}"'
+        lines.append(f'<line {place} stroke="{GREY}" stroke-dasharray="3 2"/>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}"'
+    back = f'<rect width="{width}" height="{top}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="system-ui, sans-serif" font-size="11">', back, *lines, "</svg>", ""])
 
 
 def _at(value: float) -> float:

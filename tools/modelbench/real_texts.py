@@ -1,7 +1,5 @@
 """Programs with models of transformers: generating, embedding, encoding, and training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ step, which compiles. Then the processes of one program after the other take tur
 runs. A program is told once the interval of its speed-up is narrow, or its time is up.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math
@@ -27,7 +25,7 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from modelbench.labels import DEFAULT, DIODE_LUT, Label
+from modelbench.labels import DEFAULT, Label
 from modelbench.real_programs import programs
 from modelbench.real_worker import EXACT
 from modelbench.records import Record, append, read
@@ -41,14 +39,12 @@ from diode_lut.programs.times import ProcessTrace, change_of
 from diode_lut.receipts import read_receipt
 from diode_lut.receipts.summary import losses
 
-TURN_S = 0.12
-"""About how long a turn takes."""
+TURN_S = 0.12  # about how long a turn takes
 LEAST_PAIRS, NARROW, ERROR = 6, 0.01, 0.05
 """Pairs of turns before a look, the width of an interval that tells, and the chance that it misses the speed-up."""
-TRACES_S, LAST_S, LEAST_WAVE_S = 3.0, 5.0, 60.0
-"""About what the traces of a program take, the end of all, and the first steps of a wave."""
-MOST_TRACES = 5
-"""Traces of each way, from which the time of its GPU kernels is known."""
+TRACES_S, LAST_S, LEAST_WAVE_S = 6.0, 5.0, 60.0
+"""About what traces of a program and turns for its kernels take, the end of all, and the first steps of a wave."""
+KERNELS_S = 3.5  # seconds for the turns in which the GPU kernels are timed
 
 
 @dataclass(frozen=True)
@@ -275,36 +271,32 @@ class _Program:
             fields["first_s"] = {way: round(each["first_s"], 2) for way, each in first.items()}
         fields |= self._errors()
         try:
-            fields["steps_ms"] = self._turns(seconds)
+            fields["steps_ms"] = self._turns("run", seconds, 1e3)
             fields["speedups"] = {way: interval(fields["steps_ms"], way) for way in list(self.ways)[1:]}
         except (OSError, EOFError) as error:
             return {**fields, "failed": {"turns": str(error)[:300]}}
         with suppress(OSError, EOFError):
-            fields["gpu_us"] = {way: [] for way in self.ways}
-            until = time.monotonic() + TRACES_S
-            while self.plan.left() > LAST_S and len(fields["gpu_us"][DEFAULT]) < MOST_TRACES:
-                fields["traced"] = {way: self._traced(way) for way in self.ways}
-                for way, each in fields["traced"].items():
-                    fields["gpu_us"][way].append(each["gpu_us"])
-                if time.monotonic() > until:
-                    break
+            fields["traced"] = {way: self._traced(way) for way in self.ways}
+            if all(each["gpu_us"] for each in fields["traced"].values()):
+                fields["gpu_us"] = self._turns("kernels", min(KERNELS_S, self.plan.left() - LAST_S), 1e6)
         fields["answered"] = {way: answered(each.receipt) for way, each in self.ways.items() if each.receipt.exists()}
         return fields
 
-    def _turns(self, seconds: float) -> dict[str, list[float]]:
-        """Milliseconds of a step in each turn of each way; the ways begin in turn."""
-        until = time.monotonic() + seconds
-        once = {way: each.ask("run 1")["seconds"] for way, each in self.ways.items()}
-        count = max(1, round(TURN_S / max(once.values())))
+    def _turns(self, verb: str, seconds: float, per_second: float) -> dict[str, list[float]]:
+        """Times of a step in each turn of each way, in units of which a second has this many; ways begin in turn."""
+        begin = time.monotonic()
+        for process in self.ways.values():
+            process.ask(f"{verb} 1")
+        count = max(1, round(TURN_S * len(self.ways) / (time.monotonic() - begin)))
         times: dict[str, list[float]] = {way: [] for way in self.ways}
         order = list(self.ways)
         for number in range(10_000):
             for way in order if number % 2 else reversed(order):
-                times[way].append(round(self.ways[way].ask(f"run {count}")["seconds"] / count * 1e3, 5))
+                times[way].append(round(self.ways[way].ask(f"{verb} {count}")["seconds"] / count * per_second, 5))
             found = [interval(times, way) for way in order[1:]] if number + 1 >= LEAST_PAIRS else []
             if found and number % 2 and all(high / low - 1 < NARROW for _, low, high in found):
                 break
-            if time.monotonic() > until and number >= 2:
+            if time.monotonic() > begin + seconds and number >= 2:
                 break
         return times
 
@@ -364,9 +356,8 @@ def answered(path: Path) -> dict[str, int]:
     return dict(+found)
 
 
-def verdict(record: Record, way: str = DIODE_LUT) -> str:
-    """Say whether a way is faster or slower than default mode, or how little is known."""
-    gain, low, high = record["speedups"][way]
+def verdict(gain: float, low: float, high: float) -> str:
+    """Say whether a way is faster or slower than default mode by this interval, or how little is known."""
     if low > 1:
         return "faster"
     if high < 1:
@@ -381,7 +372,10 @@ def line_of(record: Record) -> str:
     parts = []
     for way, (gain, low, high) in record["speedups"].items():
         times = f"{median(record['steps_ms'][DEFAULT]):.3f} ms, {median(record['steps_ms'][way]):.3f} ms {way}"
-        parts.append(f"{times}: {gain:.3f} ({low:.3f} to {high:.3f}), {verdict(record, way)}")
+        parts.append(f"{times}: {gain:.3f} ({low:.3f} to {high:.3f}), {verdict(gain, low, high)}")
+        if gpu_us := record.get("gpu_us"):
+            gain, low, high = interval(gpu_us, way)
+            parts.append(f"kernels {gain:.3f} ({low:.3f} to {high:.3f}), {verdict(gain, low, high)}")
     known: dict[str, float] = record["errors"] if "errors" in record else record["apart"]
     errors = {way: f"{error:.1e}" for way, error in known.items()}
     seconds: Mapping[str, float] = record.get("first_s") or {}

@@ -2,10 +2,9 @@
 
 With the way ``exact`` it computes the program's results without compiling, in its own type and in float64. With any
 other way it makes the first step, which compiles, and then does what it is told, a line at a time: ``run COUNT`` runs
-steps and answers with their seconds, and ``trace FILE`` writes a trace of one. What it answers are JSON lines.
+steps and answers with their seconds, ``kernels COUNT`` answers with the seconds of their GPU kernels, which do not
+depend on how fast the CPU launches them, and ``trace FILE`` writes a trace of one step. What it answers are JSON lines.
 """
-
-from __future__ import annotations
 
 import gc
 import gzip
@@ -21,11 +20,11 @@ from typing import Any
 import torch
 from modelbench.real_programs import Given, Program, Run, programs
 from torch import Tensor
+from torch._C._autograd import DeviceType
 from torch._dynamo.utils import counters
 
 SEED = 7
-MOST_VALUES = 1 << 16
-"""Of a larger result, values at equal distances are compared."""
+MOST_VALUES = 1 << 16  # of a larger result, values at equal distances are compared
 EXACT = "exact"
 
 
@@ -73,6 +72,8 @@ def main() -> None:
                 run.step()
             _ready(device)
             answer(seconds=time.perf_counter() - begin)
+        elif verb == "kernels":
+            answer(seconds=kernel_seconds(run, int(argument)))
         elif verb == "trace":
             kernels = trace(run, device, argument, task["call"])
             breaks = {str(why)[:200]: count for why, count in counters["graph_break"].items()}
@@ -98,10 +99,14 @@ def sampled(results: Iterable[Tensor]) -> list[Tensor]:
 
 
 def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
-    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels."""
+    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels.
+
+    Backward passes run in the thread of the call, so that they are part of it.
+    """
     run.step()
     _ready(device)
-    with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call):
+    in_one_thread = torch.autograd.set_multithreading_enabled(False)
+    with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call), in_one_thread:
         run.step()
         _ready(device)
     profile.export_chrome_trace(path)
@@ -121,6 +126,18 @@ def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
             calls[name] += 1
     most = [[name, calls[name], round(us, 1)] for name, us in times.most_common(MOST_KERNELS)]
     return {"gpu_us": round(times.total(), 1), "launched": calls.total(), "kernels": most}
+
+
+def kernel_seconds(run: Run, count: int) -> float:
+    """The time that the GPU's kernels of some steps take, one by one."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(count):
+            run.step()
+        torch.cuda.synchronize()
+    on_gpu = (event for event in profile.events() if event.device_type == DeviceType.CUDA)
+    copies = ("Memcpy", "Memset")
+    times = (each.time_range for each in on_gpu if not (each.is_user_annotation or each.name.startswith(copies)))
+    return sum(float(each.elapsed_us()) for each in times) / 1e6
 
 
 TRACED = ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")

@@ -4,8 +4,6 @@ Records of the kind ``compile`` are of one cold compile, those of the kind ``run
 that failed has ``failed``, the reason.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What is left to measure, done by processes, some at a time, until all is done or the time is up."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -1,7 +1,5 @@
 """Small models, of which most of a cold compile is the compiling of kernels: recommenders, fields in space, agents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

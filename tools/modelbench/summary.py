@@ -1,17 +1,14 @@
 """Results of many processes, summarized for each model: medians over the compiles of each label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from modelbench.labels import AUTOTUNE, DEFAULT, EAGER, LABELS
+from modelbench.labels import DEFAULT, EAGER, LABELS
 from modelbench.models import MODELS, SMALL
 from modelbench.records import Record
 
-WRONG = 3.0
-"""A result is wrong if its error is larger than that of eager mode by this factor."""
+WRONG = 3.0  # a result is wrong if its error is larger than that of eager mode by this factor
 
 
 class LabelSummary(NamedTuple):
@@ -53,11 +50,6 @@ class ModelSummary(NamedTuple):
     def speed(self, label: str) -> float | None:
         """How often a label is as fast as default mode."""
         return _ratio(self.us(DEFAULT), self.us(label))
-
-    def speed_to_better(self, label: str) -> float | None:
-        """How often a label is as fast as the better of default mode and max-autotune; None if one is missing."""
-        times = self.us(DEFAULT), self.us(AUTOTUNE)
-        return None if None in times else _ratio(min(time for time in times if time is not None), self.us(label))
 
     def compile_ratio(self, label: str) -> float | None:
         """A label's compile time divided by that of default mode."""

@@ -1,66 +1,55 @@
-"""Results in Markdown: tables of run times and of compile times with what was benchmarked, and a line about errors."""
+"""Results in Markdown: a table of run times and compile times, and lines about benchmarks and errors."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from modelbench.labels import AUTOTUNE, DEFAULT
+from modelbench.labels import DEFAULT
 from modelbench.summary import LabelSummary, ModelSummary, labels_of, mean
 
 NOTHING = "–"  # noqa: RUF001 (a dash, as tables have it)
 
 
 def markdown(models: list[ModelSummary]) -> str:
-    """Say where it was measured, and show tables and errors. A model without a result of a label has a dash there."""
+    """Say where it was measured, and show a table and errors. A model without a result of a label has a dash there."""
     labels = labels_of(models)
-    tables = [_run_times(models, labels), _compile_times(models, labels)]
     where = "; ".join(sorted({model.where for model in models}))
-    parts = [f"Measured on: {where}.", *("\n".join(map(_row, table)) for table in tables), _errors(models, labels)]
-    return "\n\n".join(parts)
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in _table(models, labels))
+    return f"Measured on: {where}.\n\n{table}\n\n{_benchmarks(models, labels)}\n\n{_errors(models, labels)}"
 
 
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _rule(columns: int) -> list[str]:
-    return ["---"] * columns
-
-
-def _run_times(models: list[ModelSummary], labels: list[str]) -> Iterator[list[str]]:
+def _table(models: list[ModelSummary], labels: list[str]) -> Iterator[list[str]]:
+    """Run times, compile times relative to default mode, and who answered."""
     others = [label for label in labels if label != DEFAULT]
-    ours = [label for label in others if label != AUTOTUNE] if AUTOTUNE in labels else []
-    heads = [f"{label}, µs" for label in labels] + [f"{label} to default" for label in others]
-    heads += [f"{label} to the better of both" for label in ours]
-    yield ["model", *heads]
-    yield _rule(1 + len(heads))
-    for model in models:
-        times = [_spread(model.labels[label].us) if label in model.labels else NOTHING for label in labels]
-        ratios = [model.speed(label) for label in others] + [model.speed_to_better(label) for label in ours]
-        yield [model.about, *times, *map(_ratio, ratios)]
-    means = [mean(model.speed(label) for model in models) for label in others]
-    means += [mean(model.speed_to_better(label) for model in models) for label in ours]
-    yield ["geometric mean", *[""] * len(labels), *map(_ratio, means)]
-
-
-def _compile_times(models: list[ModelSummary], labels: list[str]) -> Iterator[list[str]]:
-    others = [label for label in labels if label != DEFAULT]
-    heads = [f"{label}, s" for label in labels] + [f"{label} to default" for label in others]
-    heads += [f"{label}, benchmarks" for label in labels]
     answered = [label for label in labels if any(_answers(model.labels.get(label)) for model in models)]
+    heads = ["model", *(f"{label}, µs" for label in labels), *(f"{label}, times as fast" for label in others)]
+    heads += [f"{DEFAULT}, s to compile", *(f"{label}, times as long" for label in others)]
     heads += [f"{label}, answered" for label in answered]
-    yield ["model", *heads]
-    yield _rule(1 + len(heads))
+    yield heads
+    yield ["---"] * len(heads)
     for model in models:
         found = [model.labels.get(label) for label in labels]
-        seconds = [f"{median(each.seconds):.1f}" if each else NOTHING for each in found]
-        benchmarks = [str(each.kernels_timed + each.pad_benchmarks) if each else NOTHING for each in found]
-        answers = [_answers(model.labels.get(label)) or NOTHING for label in answered]
-        yield [model.about, *seconds, *(_ratio(model.compile_ratio(label)) for label in others), *benchmarks, *answers]
-    means = [mean(model.compile_ratio(label) for model in models) for label in others]
-    yield ["geometric mean", *[""] * len(labels), *map(_ratio, means), *[""] * (len(labels) + len(answered))]
+        seconds = model.seconds(DEFAULT)
+        yield [
+            model.about,
+            *(_spread(each.us) if each else NOTHING for each in found),
+            *(_ratio(model.speed(label)) for label in others),
+            NOTHING if seconds is None else f"{seconds:.1f}",
+            *(_ratio(model.compile_ratio(label)) for label in others),
+            *(_answers(model.labels.get(label)) or NOTHING for label in answered),
+        ]
+    speeds = [_ratio(mean(model.speed(label) for model in models)) for label in others]
+    compiles = [_ratio(mean(model.compile_ratio(label) for model in models)) for label in others]
+    yield ["geometric mean", *[""] * len(labels), *speeds, "", *compiles, *[""] * len(answered)]
+
+
+def _benchmarks(models: list[ModelSummary], labels: list[str]) -> str:
+    """Say how many kernels and operators Inductor timed in a compile, as the least and the most of all models."""
+    ranges = []
+    for label in labels:
+        counts = [each.kernels_timed + each.pad_benchmarks for model in models if (each := model.labels.get(label))]
+        ranges.append(f"{label} {min(counts)} to {max(counts)}")
+    return f"Benchmarks in a compile: {', '.join(ranges)}."
 
 
 def _errors(models: list[ModelSummary], labels: list[str]) -> str:

@@ -1,7 +1,5 @@
 """All labels of one model, timed in one process, and their errors."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os
@@ -44,8 +42,7 @@ class Compiled(NamedTuple):
     caches: Path
 
 
-Step = Callable[[], tuple[Tensor, ...]]
-"""Runs the model once, and returns its results."""
+Step = Callable[[], tuple[Tensor, ...]]  # runs the model once, and returns its results
 
 
 def time_model(

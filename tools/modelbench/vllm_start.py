@@ -6,8 +6,6 @@ does what it is told, a line at a time: ``decode SEQUENCES`` and ``prefill TOKEN
 measurement, ``check`` with tokens and their log-probabilities. All answers are JSON lines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -100,8 +98,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 PROMPT, FEW, MANY = 32, 8, 72
 """Tokens of each prompt before decoding, and of the two generations whose times are subtracted."""
-DECODED = MANY - FEW
-"""Tokens that a measurement of decoding tells the seconds of, for each sequence."""
+DECODED = MANY - FEW  # tokens that a measurement of decoding tells the seconds of, for each sequence
 
 
 def main() -> None:

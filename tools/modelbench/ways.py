@@ -1,7 +1,5 @@
 """Ways to compile the same work."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Starting up, which takes longer than many a compile, overlaps with other process
 for a lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
