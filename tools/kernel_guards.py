@@ -228,6 +228,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.hook.epilogues": {
         "joined-alone": ("speedup_by_fusion", Without("ALONE"), JOINED + "test_nothing_is_fused"),
         "parts-that-are-aligned": ("is_written_in_rows", TRUE, CONCAT + "test_parts_that_do_not_begin_at_16_bytes"),
+        "parts-of-wide-indices": (
+            "_has_narrow_indices",
+            TRUE,
+            CONCAT + "test_a_whole_of_more_elements_than_32_bits_index",
+        ),
     },
     "diode_lut.decide.decide": {
         "constants": (
