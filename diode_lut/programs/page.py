@@ -21,12 +21,13 @@ _METHOD = """The program ran $pairs times with and $pairs times without tables, 
 with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
 ratio is the time without over the time with tables, 2x for half the time: the geometric mean over the pairs, with a
 confidence interval. All intervals of times together miss in $times of comparisons, however often they were looked at.
-If one includes 1x, there is no difference beyond noise. Compile time is what Dynamo reports for the process that
-compiled longest. Times of graphs and GEMMs are medians within as many further runs, under torch's profiler, without the
-first call of each graph. A GEMM or a generated kernel counts as faster or slower if its kernel may be another one, it
-has at least $least runs of each kind, and a rank-sum test says so after Holm's correction for all of both: in $gemms of
-comparisons without a difference, one or more do. The interval of one alone has 95 %. A kernel with a fused epilogue
-does more than the library's, whose epilogue is a kernel of its own: the time of a call of a graph has both."""
+If one includes 1x and more than 3 % to a side, the time is open: more runs may tell. Compile time is what Dynamo
+reports for the process that compiled longest. Times of graphs and GEMMs are medians within as many further runs, under
+torch's profiler, without the first call of each graph. A GEMM or a generated kernel counts as faster or slower if its
+kernel may be another one, it has at least $least runs of each kind, and a rank-sum test says so after Holm's correction
+for all of both: in $gemms of comparisons without a difference, one or more do. The interval of one alone has 95 %. A
+kernel with a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of a call of
+a graph has both."""
 
 
 def as_page(comparison: Comparison) -> str:

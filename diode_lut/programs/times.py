@@ -283,8 +283,10 @@ class Speedup(NamedTuple):
     @property
     def verdict(self) -> str:
         """The verdict as text."""
+        if not self.is_told:
+            return "open"
         if not self.is_clear:
-            return "no difference beyond noise"
+            return f"the same within {_SAME - 1:.0%}"
         return f"{'faster' if self.gain > 1 else 'slower'}, {ratio_text(self.gain)}"
 
     @property

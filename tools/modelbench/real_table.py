@@ -50,12 +50,16 @@ def markdown(records: Sequence[Record]) -> str:
         gains = [record["speedups"][DIODE_LUT][0] for record in on_it]
         on_gpu = [gain[0] for record in on_it if (gain := gpu_gain(record))]
         mean = f"{geometric_mean(on_gpu):.3f}" if on_gpu else ""
-        lines += [f"| geometric mean of {len(on_it)} | | | | {geometric_mean(gains):.3f} | | {mean} | | | |", ""]
+        lines += [f"| geometric mean of {len(on_it)} | | | {geometric_mean(gains):.3f} | | {mean} | |", ""]
     for record in known:
         others = [f"{way} {gain:.3f}" for way, (gain, *_) in record["speedups"].items() if way != DIODE_LUT]
         if others:
             about = f"{record['about']}, other compiles, times as fast as the first of default"
             lines += [f"{about}: {', '.join(others)}.", ""]
+    compared = [errors for record in known if (errors := record.get("errors")) and errors["eager"]]
+    over = [errors[DIODE_LUT] / errors["eager"] for errors in compared]
+    if over:
+        lines += [f"Error over that of eager mode: {min(over):.2f} to {max(over):.2f}.", ""]
     wrong = [record["about"] for record in known if is_wrong(record)]
     return "\n".join([*lines, f"Wrong results: {', '.join(wrong) or 'none'}."])
 
@@ -72,13 +76,10 @@ _HEADS = (
     "program",
     "`--programs`",
     "default, ms",
-    "diode_lut, ms",
     "times as fast (interval)",
     "verdict",
     "kernels, times as fast (interval)",
     "first call, s",
-    "error over eager",
-    "answered by",
 )
 
 
@@ -86,8 +87,7 @@ def _cells(record: Record) -> Iterator[str]:
     speedup, of_kernels = record["speedups"][DIODE_LUT], gpu_gain(record)
     yield record["about"]
     yield f"`{record['program']}`"
-    for way in (DEFAULT, DIODE_LUT):
-        yield f"{median(record['steps_ms'][way]):.3g}"
+    yield f"{median(record['steps_ms'][DEFAULT]):.3g}"
     yield _with_ends(*speedup)
     said = verdict(*speedup)
     if said == "open" and of_kernels and not math.isnan(of_kernels[1]):
@@ -96,10 +96,6 @@ def _cells(record: Record) -> Iterator[str]:
     yield _with_ends(*of_kernels) if of_kernels else ""
     first = record.get("first_s")
     yield f"{first[DEFAULT]:.0f} / {first[DIODE_LUT]:.0f}" if first else ""
-    errors = record.get("errors")
-    yield f"{errors[DIODE_LUT] / errors['eager']:.2f}" if errors and errors["eager"] else ""
-    answers = record["answered"].get(DIODE_LUT, {})
-    yield ", ".join(f"{name} {count}" for name, count in answers.items()) or "nothing asked"
 
 
 def _with_ends(gain: float, low: float, high: float) -> str:
