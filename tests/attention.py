@@ -42,10 +42,7 @@ OPTIONS = {
 
 
 class Attention(NamedTuple):
-    """An attention: queries (b, h, m, k), keys (b, h / g, n, k) and values (b, h / g, n, v).
-
-    ``documents`` says whether the mask is the same document, ``bias`` whether each head has a bias.
-    """
+    """An attention of (b, h, m, k), (b, h / g, n, k) and (b, h / g, n, v), perhaps with documents and a bias."""
 
     b: int = 1
     h: int = 4

@@ -92,10 +92,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture
 def table_file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a table file, by default for the H200, and gives its path; ``fields`` replace top-level ones.
-
-    It is in canonical form if it is valid.
-    """
+    """Writes a table file in canonical form, for the H200 unless ``fields`` replace it, and gives its path."""
 
     def write(name: str, *entries: dict[str, Any], **fields: Any) -> Path:
         document = {

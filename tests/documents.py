@@ -18,10 +18,7 @@ _HEADING = re.compile(r"^(#+) (.+)$", flags=re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """What stands between two fences; ``kind`` is its language, ``mark`` what a comment in the line before says of it.
-
-    A block without a language is output.
-    """
+    """What stands between two fences: its language, empty for output, and a comment's mark in the line before."""
 
     kind: str
     text: str

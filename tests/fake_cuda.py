@@ -1,7 +1,4 @@
-"""A CUDA device that is not there: Inductor lowers for it, Triton compiles for it, nothing runs.
-
-Patches what Inductor asks PyTorch about the device; everything that makes decisions and code is the real thing.
-"""
+"""A CUDA device that is not there: Inductor lowers for it, Triton compiles for it, nothing runs."""
 
 import contextlib
 import hashlib
@@ -143,10 +140,7 @@ class Lowered(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A tensor on the fake device; ``dynamic`` has the dimensions whose size is not fixed, and at most ``most``.
-
-    With ``unbacked``, only the data tell these sizes, as with ``mark_unbacked``.
-    """
+    """A tensor on the fake device with ``dynamic`` dimensions, at most ``most``, or ``unbacked``."""
 
     shape: Sequence[int]
     dtype: torch.dtype = torch.bfloat16

@@ -28,10 +28,7 @@ HALF, FLOAT = "c10::BFloat16", "float"
 
 
 def trace(directory: Path, *kernels: Kernel, outside: float = 0.0, idle: float = 0.0, compiled: float = 0.0) -> Path:
-    """Return the events of torch's profiler for two calls of a graph with these kernels, in microseconds.
-
-    After each call there is a kernel of ``outside``, then nothing for ``idle``, and then something is compiled.
-    """
+    """Return the trace of two calls of a graph, each before other kernels, nothing, and compiling, in microseconds."""
     events: list[dict[str, Any]] = []
 
     def add(cat: str, name: str, ts: float, dur: float, number: int, **args: Any) -> None:

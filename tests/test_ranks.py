@@ -38,10 +38,7 @@ ELSEWHERE = {
 
 
 def close_model(path: Path) -> str:
-    """A model for which many configs are about as good, and whose sums lose digits, so that the last digits decide.
-
-    In single precision its scores would be off by up to 1e-2, a hundred times the digit to which they are rounded.
-    """
+    """A model for which many configs are about as good, and whose sums would lose digits in single precision."""
     draw = np.random.default_rng(5)
     blocks = [(m, n, k) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128) for k in (16, 32, 64)]
     tiled = [Config("triton_mm", (*block, 8, stages, 4)) for block in blocks for stages in (2, 3, 4)]
@@ -63,10 +60,7 @@ def close_model(path: Path) -> str:
 
 
 def test_every_process_decides_alike(tmp_path: Path, after_inductor: Forks) -> None:
-    """Decisions and cache keys are the same whatever hash seed, locale, directory, zone, processor and threads are.
-
-    These are the threads of libraries; how many PyTorch uses is part of what a CPU is.
-    """
+    """Decisions and cache keys are the same whatever hash seed, locale, directory, zone, processor and threads are."""
     command = [str(PROGRAM), "1000", json.dumps([close_model(tmp_path / "close.safetensors")])]
     elsewhere = {**environment(), **ELSEWHERE, "CUDA_VISIBLE_DEVICES": ""}
     here = after_inductor.run(*command)

@@ -42,10 +42,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def require_once(directory: Path, commands: list[str], python: str | Path = sys.executable) -> None:
-    """A command opens a table or a model once, and a dataset twice: for its header, and for its records.
-
-    Only the header of a dataset is shown, without its records.
-    """
+    """A command opens a table or a model once, and a dataset twice: for its header, and for its records."""
     line = [python, "-m", "tests.programs.count_opens", str(directory), *commands]
     completed = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
     opened = json.loads(completed.stderr.splitlines()[-1])

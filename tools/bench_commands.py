@@ -1,7 +1,4 @@
-"""Editing and reviewing a table of 10,000 rows: prints how long each command takes, with start-up, beside the target.
-
-Run with ``make bench``.
-"""
+"""Editing and reviewing a table of 10,000 rows: how long each command takes, beside the target (``make bench``)."""
 
 import json
 import subprocess

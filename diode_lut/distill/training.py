@@ -19,17 +19,10 @@ from diode_lut.model import kinds_of
 from diode_lut.model.features import PROBLEM_FEATURES
 from diode_lut.model.ranking import GOOD, MAX_LEAD, Calibration, Weights
 
-HIDDEN = 96, 64
-"""Number of neurons of the two hidden layers."""
-
-LEARNED = 16
-"""Number of learned features of each candidate, which describe its kernel beyond its tunables."""
-
-_INITIAL_DEVIATION = 0.1
-"""Standard deviation of the learned features before training."""
-
-_CHUNK = 512
-"""Number of problems scored at a time."""
+HIDDEN = 96, 64  # number of neurons of the two hidden layers
+LEARNED = 16  # number of learned features of each candidate, which describe its kernel beyond its tunables
+_INITIAL_DEVIATION = 0.1  # standard deviation of the learned features before training
+_CHUNK = 512  # number of problems scored at a time
 
 
 class Scale(NamedTuple):
@@ -154,17 +147,10 @@ def mean_regret(network: Network, examples: Examples) -> float:
 _BATCH = 64
 _LEARNING_RATE, _WARM_UP, _WEIGHT_DECAY = 3e-3, 0.15, 0.01
 
-_DECAY_LENGTH = 0.15
-"""Decay length of an error's weight with the config's loss, in units of log time."""
-
-_MIN_WEIGHT = 0.05
-"""Minimum weight of an error."""
-
-_TEMPERATURE = 0.02
-"""Softmax temperature, in units of scores."""
-
-_SQUARES_WEIGHT = 10.0
-"""Weight of the scores' squared errors, relative to the expected regret of the choice."""
+_DECAY_LENGTH = 0.15  # decay length of an error's weight with the config's loss, in units of log time
+_MIN_WEIGHT = 0.05  # minimum weight of an error
+_TEMPERATURE = 0.02  # softmax temperature, in units of scores
+_SQUARES_WEIGHT = 10.0  # weight of the scores' squared errors, relative to the expected regret of the choice
 
 
 class TrainingPlan(NamedTuple):
@@ -302,8 +288,7 @@ class _Graph:
         return self._result
 
 
-MEMBERS = 6
-"""Number of networks in the teacher."""
+MEMBERS = 6  # number of networks in the teacher
 
 
 class Teacher(NamedTuple):
@@ -347,8 +332,7 @@ def train_teacher(
     return Teacher(tuple(training.network for training in trainings), unseen), history
 
 
-_DRAWN_PER_MEASURED = 1
-"""Number of drawn problems for each measured problem."""
+_DRAWN_PER_MEASURED = 1  # number of drawn problems for each measured problem
 
 
 class Trained(NamedTuple):
@@ -393,17 +377,10 @@ def train_student(
         return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})
 
 
-_STEPS = 100
-"""Approximate number of steps of a calibration."""
-
-_DIGITS = 4
-"""Number of digits after the point of doubts and confidences."""
-
-_Z_SCORE = 1.645
-"""Standard deviations of a one-sided confidence interval of 95 %."""
-
-_L2_WEIGHT = 1e-3
-"""Weight of the L2 penalty in the regression's loss."""
+_STEPS = 100  # approximate number of steps of a calibration
+_DIGITS = 4  # number of digits after the point of doubts and confidences
+_Z_SCORE = 1.645  # standard deviations of a one-sided confidence interval of 95 %
+_L2_WEIGHT = 1e-3  # weight of the L2 penalty in the regression's loss
 
 
 class Regression(NamedTuple):

@@ -49,8 +49,7 @@ _OF_PRODUCT: dict[Any, str] = {
 }
 """Activations of a product, as Inductor decomposes them."""
 
-_MOST_NODES = 16
-"""Maximum number of nodes after a matmul that are looked at. The work has at most 12."""
+_MOST_NODES = 16  # Maximum number of nodes after a matmul that are looked at. The work has at most 12
 
 
 class _Work(NamedTuple):

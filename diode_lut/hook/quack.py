@@ -27,8 +27,7 @@ from diode_lut.errors import let_pass
 from diode_lut.log import warn_once
 from diode_lut.templates.config import Config
 
-FAILED = ".failed"
-"""The suffix of a file with the error of a kernel that could not be compiled, beside its library."""
+FAILED = ".failed"  # the suffix of a file with the error of a kernel that could not be compiled, beside its library
 
 _PACKAGES = ("quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi")
 
@@ -60,8 +59,7 @@ def directory() -> Path:
 
 
 _compiling: list[subprocess.Popen[str]] = []
-_asked: set[Path] = set()
-"""The process that compiles kernels, and the libraries that it was asked for."""
+_asked: set[Path] = set()  # the process that compiles kernels, and the libraries that it was asked for
 
 _COMPILER = "diode_lut.hook.quack_kernels"
 _COMPILE_LIMIT_S = 120.0
@@ -178,8 +176,7 @@ def _prepared(
     return kernel(name_of(work, parsed, bias=bias)), swap_ab, (clusters, None, _SWIZZLE, None, None, None)
 
 
-_SWIZZLE = 8
-"""Tiles in a group for the L2 cache, at most: QuACK's default."""
+_SWIZZLE = 8  # tiles in a group for the L2 cache, at most: QuACK's default
 
 
 def apart(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, _config: str = "") -> Tensor:

@@ -73,10 +73,7 @@ def record(m: int, times: dict[Config, float | None], op: str = "mm", n: int = 8
 
 
 def combined(records: Iterable[Record]) -> dict[Problem, dict[Config, float]]:
-    """The median of all runs of a config on a problem that count, unless one of them failed.
-
-    Each record's times are scaled so that its aten takes what aten takes in the median of all.
-    """
+    """The median of all runs of a config that count, scaled by aten's, unless one of them failed."""
     records = list(records)
     final = {record.problem for record in records if record.stage == "final"}
     counting = [record for record in records if (record.stage == "final") == (record.problem in final)]

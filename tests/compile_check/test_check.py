@@ -61,10 +61,7 @@ GOOD = [
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_configs_that_compile_are_good(arch: str, rows: list[dict[str, Any]], table_file: Write) -> None:
-    """A table of which everything compiles for its architecture has no problems.
-
-    Rows are compiled for the types that their ops multiply and return. What is aten or Inductor's default is not.
-    """
+    """A table of which everything compiles for its architecture has no problems; what is aten is not compiled."""
     result = call("check", "--compile", table_file(f"{arch}.json", *rows, hardware=hardware(arch)))
     assert (result.exit_code, result.stdout) == (0, "")
 
@@ -77,11 +74,7 @@ def test_rows_for_any_op_are_not_those_of_bytes(table_file: Write) -> None:
 
 
 def test_what_does_not_compile_is_reported(table_file: Write, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each place with such a config is named, with what Triton says, and Triton itself prints nothing.
-
-    Rows that cannot be read are counted, too. A kernel on padded operands is compiled for aligned rows, whatever its
-    row says of the operands before that.
-    """
+    """Each place with such a config is named, with what Triton says; rows that cannot be read are counted, too."""
     bad = {**KEY, "m": [1, 64], "configs": [config("aten"), config("triton_mm 32x32x32 g8 s3 w4")]}
     padded = {**KEY, "align": 2, "configs": [config("triton_mm 32x32x32 g8 s3 w4 pad8"), config("aten pad8")]}
     rows = [{"op": "mn", "configs": [config("aten")]}, {**bad, "m": [1, 32]}, bad, padded]
@@ -133,10 +126,7 @@ def test_files_that_are_no_tables_are_reported_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("arch", "code"), [("xpu-1", 1), ("sm_9x", 0)])
 def test_architectures_that_triton_does_not_know(table_file: Write, arch: str, code: int) -> None:
-    """There is no compiling for them, which is an error, but only if there is something to compile.
-
-    Names that no architecture has are a finding of `check`, too.
-    """
+    """There is no compiling for them, which is an error, but only if there is something to compile."""
     path = table_file("mine.json", {**KEY, "configs": [config("triton_mm 32x32x32 g8 s3 w4")]}, hardware=hardware(arch))
     result = call("check", "--compile", path)
     assert result.exit_code == 2

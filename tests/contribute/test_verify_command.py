@@ -188,10 +188,7 @@ def test_a_row_is_compared_where_its_gain_was_recorded() -> None:
 
 
 def test_datasets_tell_where_other_rows_were_recorded(tmp_path: Path) -> None:
-    """With the timings at hand, rows are compared at all of their problems, unless these are many or not all there.
-
-    A row for what lies between measured problems is not compared.
-    """
+    """With the timings at hand, rows are compared at all of their problems, unless these are many or not all there."""
     measured = problems(10)
     (row, *_) = rows(10)
     header = Header(detect_hardware("cpu"))

@@ -40,10 +40,7 @@ def _from_sm_90() -> None:
 @pytest.mark.parametrize("config", [CONFIG, LARGE], ids=["few rows", "many rows"])
 @pytest.mark.parametrize("case", CASES)
 def test_row_computes_it(case: str, config: dict[str, object], rows: Rows) -> None:
-    """The row's kernel runs for the result and the gradient of A, without a benchmark, and digits are right.
-
-    The gradient of B is Inductor's own, which benchmarks it under max-autotune.
-    """
+    """The row's kernel runs for the result and the gradient of A, and digits are right; B's gradient is Inductor's."""
     rows(row(config))
     found = run(CASES[case])
     assert found["kernels"] >= (2 if CASES[case].gradients else 1)

@@ -1,7 +1,4 @@
-"""What could go wrong between a row and a result on a real GPU, a test each.
-
-The guards that need no GPU are in tests/hook/test_guards.py; tools/guards.py says where each one is tested.
-"""
+"""What could go wrong between a row and a result on a real GPU, a test each; tools/guards.py lists all."""
 
 from __future__ import annotations
 

@@ -151,10 +151,7 @@ def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callab
 
 
 def test_no_cache_knows_the_size_that_came_first(files: Files, outcomes: Callable[..., Any]) -> None:
-    """A graph with a dynamic size has the same kernel in every process, whichever size each has first.
-
-    So a process may take it from the cache of one that began with a larger or a smaller size.
-    """
+    """A graph with a dynamic size has the same kernel in every process, whichever size each has first."""
     gains = {"library": {(1, 63): 1500, (64, 8192): 700}, "kernel": {(1, 31): 995, (32, 8192): 1500}}
     settings = {
         name: {"tables": (files.table_along_m(name, each),), "dynamic_kernels": 1} for name, each in gains.items()

@@ -1,7 +1,4 @@
-"""Matmuls of few rows by the project's own template, on a CUDA device that is not there.
-
-tests/interpreter/test_joined.py compares results.
-"""
+"""Matmuls of few rows by the project's own template, on a CUDA device that is not there."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 tests/gpu/test_fused.py compares results where QuACK is installed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""What could go wrong between a row and a result, a test each; tools/guards.py lists all, and where each is tested.
-
-tests/gpu/test_guards.py has those that can be seen on a GPU again.
-"""
+"""What could go wrong between a row and a result, a test each; tools/guards.py lists all, and where each is tested."""
 
 from __future__ import annotations
 

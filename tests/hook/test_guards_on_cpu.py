@@ -103,10 +103,7 @@ def test_forked_and_spawned_processes(method: str, after_inductor: Forks) -> Non
 def test_subprocess_compile_workers(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_inductor: Forks
 ) -> None:
-    """Where Inductor compiles whole graphs in another process, GEMMs are asked for there, with the settings of here.
-
-    So what that process leaves in the caches is what their keys stand for. Answers are counted here, and only here.
-    """
+    """Where Inductor compiles whole graphs in another process, GEMMs are asked for there, with the settings of here."""
     monkeypatch.delenv("DIODE_LUT_TABLES")
     program = tmp_path / "program.py"
     program.write_text(

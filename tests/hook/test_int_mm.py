@@ -1,7 +1,4 @@
-"""int_mm, which multiplies int8: which problems it is, and which kernels a row makes of it; nothing runs.
-
-tests/interpreter/test_int_mm.py and tests/gpu/test_int_mm.py compare results.
-"""
+"""int_mm, which multiplies int8: which problems it is, and which kernels a row makes of it; nothing runs."""
 
 from __future__ import annotations
 

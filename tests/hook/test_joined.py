@@ -1,7 +1,4 @@
-"""The pass that joins matmuls with the same A, on a CUDA device that is not there: which it joins, and which it leaves.
-
-tests/interpreter/test_joined.py compares results.
-"""
+"""The pass that joins matmuls with the same A, on a CUDA device that is not there: which it joins, and leaves."""
 
 from __future__ import annotations
 

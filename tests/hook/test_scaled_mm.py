@@ -1,7 +1,4 @@
-"""scaled_mm, which multiplies float8: which problems it is, and which kernels a row makes of it; nothing runs.
-
-tests/gpu/test_scaled_mm.py compares results.
-"""
+"""scaled_mm, which multiplies float8: which problems it is, and which kernels a row makes of it; nothing runs."""
 
 from __future__ import annotations
 

@@ -170,10 +170,7 @@ def test_settings_changed_while_a_graph_is_compiled(table: Table, compiler: Call
 
 @pytest.mark.parametrize("autograd_cache", [True, False])
 def test_machines_that_share_a_remote_cache(table: Table, autograd_cache: bool) -> None:
-    """A remote cache serves what another machine has put there to those with its settings and tables, and to no others.
-
-    What was compiled while an answer failed is served to none.
-    """
+    """A remote cache serves what another machine has put there to those with its settings and tables alone."""
     aten, cpp = ({"tables": (table(f"{config.template}.json", config),)} for config in (ATEN, CPP))
     off = {**cpp, "policy": "off"}
 

@@ -1,7 +1,4 @@
-"""A model that vLLM's own Python code compiles; skipped where vLLM is not installed.
-
-The model, its attention and the declarations of vLLM's native operators are the test's. No server is started.
-"""
+"""A small model that vLLM's own Python code compiles, without a server; skipped where vLLM is not installed."""
 
 import json
 import subprocess

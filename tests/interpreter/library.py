@@ -1,7 +1,4 @@
-"""The device's library: device.cpp, compiled once for the installed PyTorch with a C++ compiler and nothing else.
-
-Nothing here imports torch: the library has to be loaded before it, because PyTorch looks for its CUDA hooks once.
-"""
+"""The device's library: device.cpp, compiled once for the installed PyTorch, which must be imported after it."""
 
 import ctypes
 import hashlib

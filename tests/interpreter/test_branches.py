@@ -71,10 +71,7 @@ def test_however_a_size_becomes_dynamic(found: dict[str, Any], way: str) -> None
 
 
 def test_a_process_gets_the_branches_of_another(with_device: Forks, tmp_path: Path) -> None:
-    """A graph with several kernels has the same ones in every process, whichever size comes first.
-
-    So a process takes it from the cache of one that began with a larger or a smaller size.
-    """
+    """A graph with several kernels has the same ones in every process, whichever size comes first."""
     cases = []
     for first in (("16", "100"), ("100", "16")):
         done = with_device.run(str(PROGRAM), str(tmp_path), *first, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))

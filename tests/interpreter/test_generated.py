@@ -10,10 +10,7 @@ from tests.interpreter.conftest import found_by
 
 
 def test_generated_kernels_are_right(with_device: Forks, tmp_path: Path) -> None:
-    """Norms, softmax, sums, losses, transposes and their gradients are those of float64, whatever a row says.
-
-    So are some of them for other numbers of rows than the first, also for fewer than a block has.
-    """
+    """Norms, softmax, sums, losses, transposes and gradients are float64's, whatever a row says, for any rows."""
     found = found_by(with_device, "generate.py", tmp_path)
     forms = ["persistent", "persistent rows", "looped", "looped rows"]
     assert list(found) == [name for form in forms for name in (form, f"{form}, any number")]

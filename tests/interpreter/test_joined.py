@@ -1,7 +1,4 @@
-"""Joined matmuls, and few rows, on the device on which Triton's interpreter executes kernels.
-
-A row changes no digit that counts.
-"""
+"""Joined matmuls and few rows on Triton's interpreter: a row changes no digit that counts."""
 
 from typing import Any
 

@@ -7,10 +7,7 @@ from tests.interpreter.conftest import found_by
 
 
 def test_triton_s_kernels_have_their_sizes(with_device: Forks, tmp_path: Path) -> None:
-    """Templates' kernels are GEMMs with sizes and type, as the library's are, also where M is dynamic.
-
-    Generated kernels have their problem, and what they fuse.
-    """
+    """Templates' kernels are GEMMs with sizes and type, and generated kernels have their problem and what they fuse."""
     found = found_by(with_device, "traced_gemms.py", tmp_path)
     assert found == {
         "40x56x24 float32": [2, "Triton GEMM 40 56 24"],

@@ -71,10 +71,7 @@ _DRIVER: Any = SimpleNamespace(
 
 @contextmanager
 def _interpreted_language() -> Iterator[None]:
-    """Triton's language is the interpreter's for as long as this lasts.
-
-    The interpreter replaces hundreds of functions for each call of a kernel, and of a function in a kernel.
-    """
+    """Triton's language is the interpreter's for as long as this lasts, which replaces hundreds of functions."""
     both = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
     scope = interpreter._patch_lang(both)
     nothing = SimpleNamespace(restore=lambda: None)

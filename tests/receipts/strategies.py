@@ -66,10 +66,7 @@ def _counters(values: SearchStrategy[object]) -> SearchStrategy[Counter[object]]
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """A device with a few answers, and for some of the misses with what a model expects; some had no choice.
-
-    Behind some nothing was fused.
-    """
+    """A device with a few answers, misses with and without what a model expects, and problems without a choice."""
     misses = draw(_counters(st.builds(Miss, problems, ranges)))
     expected = {miss.problem: draw(st.integers(1, 2000)) for miss in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))

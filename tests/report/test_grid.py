@@ -34,10 +34,7 @@ def looked_up(grid: dict[str, Any]) -> Iterator[tuple[Problem, str | None, int |
 
 
 def decided(model: Model, problem: Problem) -> tuple[str | None, int | None]:
-    """The first config and the gain in permille of the decision that the shipped model makes alone, as explain has it.
-
-    Explain goes on to a model of another device where this one abstains.
-    """
+    """The first config and the gain in permille of the decision that the shipped model makes alone."""
     settings = config.copy()
     sources = sources_for(model.hardware, settings, ())
     own = [each for tier in sources.tiers for each in tier.sources if each.path == find_path("nvidia-h200.mlp")]

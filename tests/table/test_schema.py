@@ -49,10 +49,7 @@ def documents(draw: Any, tables: Any) -> Any:
 
 
 def _means_something(row: Any) -> bool:
-    """The rules that a schema cannot state: ranges in order, no config twice.
-
-    And what it does not: that there are problems with all that the row names.
-    """
+    """The rules that a schema cannot state: ranges in order, no config twice, problems with all that the row names."""
     ordered = all(row[name][0] <= row[name][1] for name in SIZE_FIELDS if name in row)
     configs = [_tunables(config) for config in row["configs"]]
     distinct = all(config not in configs[:number] for number, config in enumerate(configs))
