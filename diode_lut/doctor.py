@@ -69,6 +69,13 @@ def software() -> Iterator[Finding]:
         yield wrong("triton", "is not installed, so Triton kernels cannot be compiled", "pip install triton")
     else:
         yield note("triton", "is not installed; it is not needed on a CPU")
+    from diode_lut.hook import quack
+
+    if quack.versions():
+        try:
+            yield fine("quack", f"{quack.versions()[0]}, for Hopper GPUs; its kernels call {quack.runtime()}")
+        except FileNotFoundError as error:
+            yield wrong("quack", f"its kernels need {error}", "pip install 'quack-kernels[cu13]'")
 
 
 def hook() -> Iterator[Finding]:

@@ -1,7 +1,5 @@
 """The benchmark of whole models: tiny ones on a CPU, and what it makes of results."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

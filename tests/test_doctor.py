@@ -14,6 +14,7 @@ from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.doctor import speed
+from diode_lut.hook import quack
 from diode_lut.model.weights import write_model
 from tests.commands import call
 from tests.fake_cuda import fake_cuda
@@ -147,6 +148,16 @@ def test_a_shipped_table_that_others_can_write(cpu_table: Write, shipped: Path) 
     code, found = findings([cpu_table("mine.json", ROW)])
     assert (code, found["wrong"]) == (1, [f"tables: left out: {path} can be written by others (chmod go-w)"])
     assert found["to"] == ["do: correct its owner and permissions, or name it in DIODE_LUT_TABLES"]
+
+
+def test_quack_without_its_libraries(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """QuACK without CUTLASS's library for kernels is wrong. Without QuACK, nothing is said."""
+    path = cpu_table("mine.json", ROW)
+    assert not any(text.startswith("quack") for texts in findings([path])[1].values() for text in texts)
+    monkeypatch.setattr(quack, "versions", lambda: ("0.6.5", "4.8.1", "0.1.15"))
+    code, found = findings([path])
+    assert (code, found["wrong"]) == (1, ["quack: its kernels need libcute_dsl_runtime.so"])
+    assert found["to"] == ["do: pip install 'quack-kernels[cu13]'"]
 
 
 def test_settings_and_where_they_come_from(cpu_table: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,6 @@ takes about 0.4 s of CPU time to compile. On another GPU, ``--as-on tools/modelb
 measures first those kernels that told most there.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

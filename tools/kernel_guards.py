@@ -199,6 +199,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "fused-in-place": ("_works", Without("is_impure"), FUSED + "test_nothing_moves_over_what_is_written_in_place"),
         "fused-gates": ("fuse", Without("isdisjoint"), FUSED + "test_a_gate_is_activated_where_it_is_multiplied"),
         "fused-fit": ("require_fit", NONE, FUSED + "test_rows_that_are_not_aligned"),
+        "fused-gpus": ("_chosen", Without("templates_for"), FUSED + "test_other_gpus_are_not_asked_about"),
         "fused-cpp": ("fuse", Without("cpp_wrapper"), FUSED + "test_inductors_settings_win"),
         "fused-verify": ("fuse", Without("policy"), FUSED + "test_our_settings_win"),
     },

@@ -9,7 +9,6 @@ import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
@@ -129,9 +128,12 @@ class _CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command, epilog, place = _command(cmd_name)
+        command = resolve_name(COMMANDS[cmd_name])
+        assert isinstance(command, click.Command)
+        (place,) = (commands[cmd_name][1] for commands in SECTIONS.values() if cmd_name in commands)
         link = f"\b\nDocumentation: {documents_directory()}/{place}"
-        command.epilog = "\n\n".join(filter(None, (epilog, link)))
+        if not (command.epilog or "").endswith(link):
+            command.epilog = "\n\n".join(filter(None, (command.epilog, link)))
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -147,15 +149,6 @@ class _CommandGroup(click.Group):
         except (DiodeLutError, OSError) as error:
             code = say_error(error)
         ctx.exit(code or 0)
-
-
-@cache
-def _command(name: str) -> tuple[click.Command, str | None, str]:
-    """Import a command. Return it with the end of its own help, and its place in the documents."""
-    command = resolve_name(COMMANDS[name])
-    assert isinstance(command, click.Command)
-    (place,) = (commands[name][1] for commands in SECTIONS.values() if name in commands)
-    return command, command.epilog, place
 
 
 @contextmanager

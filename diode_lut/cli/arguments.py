@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -275,6 +276,8 @@ TABLE = _FileType(names=True)  # a table or model to read
 FILE = _FileType(names=False)  # another file to read, such as a dataset
 
 
+table_option = partial(click.option, metavar="FILE", type=TABLE)
+files_option = partial(click.option, metavar="FILE", multiple=True, type=FILE)
 KERNELS = click.option(
     "--kernels",
     "kernel_directory",

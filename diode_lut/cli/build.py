@@ -185,10 +185,8 @@ def pack_command(inputs: tuple[arguments.Typed, ...], output: Path, measured_by:
 @click.command("build")
 @click.argument("inputs", metavar="IN...", nargs=-1, required=True, type=arguments.FILE)
 @output_option(type=TABLE_OUTPUT, help="The table to write.")
-@click.option(
+@arguments.table_option(
     "--previous",
-    metavar="FILE",
-    type=arguments.TABLE,
     help="A table whose rows with a note are kept, and whose answers are preferred if they are equally good.  "
     "[default: OUT, if it exists]",
 )

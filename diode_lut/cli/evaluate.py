@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
@@ -20,6 +20,7 @@ from diode_lut.cli.output import (
     STANDARD,
     TEXT_OR_JSON,
     Output,
+    format_option,
     is_standard,
     output_option,
     progress_bars,
@@ -51,12 +52,8 @@ if TYPE_CHECKING:
 
 @click.command("evaluate")
 @click.argument("files", metavar="[TABLE] DATASET...", nargs=-1, required=True, type=arguments.TABLE)
-@click.option(
-    "--model",
-    "model_file",
-    metavar="FILE",
-    type=arguments.TABLE,
-    help="Evaluate this model instead of a table, on the problems that it was not trained on.",
+@arguments.table_option(
+    "--model", "model_file", help="Evaluate this model instead of a table, on the problems that it was not trained on."
 )
 @click.option(
     "--all",
@@ -105,7 +102,7 @@ def evaluate_command(
         raise click.UsageError("--all needs --model: tables and functions are always evaluated on all problems.")
     if model_file is not None and function is not None:
         raise click.UsageError("--model and --chooser exclude each other.")
-    subject, datasets = _subject(files, model_file, function)
+    source, datasets = _subject(files, model_file, function)
     baseline: ReferenceKernels | str = against
     if against == STANDARD or Path(against).is_file():
         solution = arguments.FILE.convert(against, None, click.get_current_context())
@@ -115,7 +112,7 @@ def evaluate_command(
             Config.parse(against)
         except ProblemError as error:
             raise ProblemError(f"--against {against}: no such file, and no config: {error}") from error
-    source, measured = subject.source, arguments.records_of(datasets)
+    measured: Iterable[Record] = arguments.records_of(datasets)
     if isinstance(source, ModelSource) and not everything:
         measured = _unseen(source.model, measured)
     if not isinstance(source, TableSource):  # it may choose any config, so the times of both stages count
@@ -126,28 +123,20 @@ def evaluate_command(
     if form == "text":
         Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
     else:
+        kind = "chooser" if function else "model" if model_file else "table"
         origin: dict[str, Any] = {
-            subject.kind: subject.name if subject.kind == "chooser" else f"sha256:{source.digest}",
+            kind: function or f"sha256:{source.digest}",
             "datasets": [f"sha256:{dataset.digest}" for dataset in datasets],
-            "hardware": str(subject.hardware),
-            **({"rows": source.rows} if subject.kind == "table" else {}),
+            "hardware": str(source.hardware),
+            **({"rows": source.rows} if kind == "table" else {}),
         }
         say(errors.as_json({**origin, **as_json(evaluation)}))
     return arguments.say_losses(datasets)
 
 
-class _Subject(NamedTuple):
-    """A source to evaluate, its kind (table, model or chooser), its name and its hardware."""
-
-    kind: str
-    name: str
-    source: Source
-    hardware: Hardware
-
-
 def _subject(
     files: tuple[arguments.Typed, ...], model_file: arguments.Typed | None, function: str | None
-) -> tuple[_Subject, Sequence[Dataset]]:
+) -> tuple[Source, Sequence[Dataset]]:
     """Open the source to evaluate, and its datasets."""
     from diode_lut.decide.catalog import is_model, open_model, open_table
     from diode_lut.decide.choosers import Chooser, ChooserSource, load_function
@@ -164,19 +153,17 @@ def _subject(
             found = each.header.hardware
             if not found.same_device(device):
                 raise DatasetError(f"{each.path}: measured on {found}, but {first.path} on {device}")
-        return _Subject("chooser", function, ChooserSource(chooser, device), device), datasets
+        return ChooserSource(chooser, device), datasets
     if model_file is not None:
         model = open_model(model_file.file)
-        datasets = arguments.read_datasets_answered_by(model, files)
-        return _Subject("model", model_file.path.name, source_of(model), model.hardware), datasets
+        return source_of(model), arguments.read_datasets_answered_by(model, files)
     table_file, *inputs = files
     if is_model(table_file.path):
         raise click.UsageError(f"{table_file.path}: a model is evaluated by {as_command('--model', table_file.path)}")
     if not inputs:
         raise click.UsageError("Missing argument 'DATASET...'.")
     table = open_table(table_file.path, table_file.contents)
-    datasets = arguments.read_datasets_answered_by(table, inputs)
-    return _Subject("table", table_file.path.name, source_of(table), table.hardware), datasets
+    return source_of(table), arguments.read_datasets_answered_by(table, inputs)
 
 
 def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
@@ -201,18 +188,12 @@ def _unseen(model: Model, records: Iterable[Record]) -> Iterator[Record]:
 @click.argument("table_file", metavar="TABLE", type=arguments.TABLE)
 @click.argument("inputs", metavar="[DATASET]...", nargs=-1, type=arguments.FILE)
 @output_option(type=Output(PAGE, ".html"), help="The page to write: NAME.html.")
-@click.option(
-    "--beside",
-    metavar="FILE",
-    type=arguments.TABLE,
-    help="Another table for the same device, or a model: the page shows both side by side.",
+@arguments.table_option(
+    "--beside", help="Another table for the same device, or a model: the page shows both side by side."
 )
-@click.option(
+@arguments.files_option(
     "--receipt",
     "receipts",
-    metavar="FILE",
-    multiple=True,
-    type=arguments.FILE,
     help="Show on the map what programs asked for, by this receipt. Can be given several times.",
 )
 @click.option(
@@ -326,13 +307,7 @@ _FORMATS = {"text": "diode_lut.receipts.summary:as_text", "json": "diode_lut.rec
 @click.command("receipt")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=arguments.FILE)
 @click.option("--output", "-o", type=Output(RECEIPT), help="Write the sum as one receipt to this file.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(_FORMATS)),
-    default="text",
-    help="A report for people, or JSON with the figures and all misses.",
-)
+@format_option(*_FORMATS, about="A report for people, or JSON with the figures and all misses.")
 def receipt_command(files: tuple[arguments.Typed, ...], output: Path | None, form: str) -> None:
     """Sum up the questions of programs, the answers, and the misses.
 

@@ -106,7 +106,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")  # the parameters that say n
     help="Of scaled_mm: what has a scale, the type of the result, and whether there is a bias and fast accumulation, "
     "such as row-bfloat16 or tensor-float16-bias-fast. Of attention: its mask and its modification of scores, such as "
     "causal or computed-score-captured. Of a generated kernel: how it reads, such as inner or tiled-x. Of "
-    "joined matmuls: two, three, swiglu or geglu.",
+    "joined matmuls: two, three, swiglu or geglu. Of fused_mm: the work after the matmul, such as gelu or add.",
 )
 @click.option("--heads", "h", type=arguments.SIZE, default=1, help="Query heads of attention.")
 @click.option("--group", "g", type=arguments.SIZE, default=1, help="Those that share keys and values.")

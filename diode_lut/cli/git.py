@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diode_lut.cli.arguments import FILE, TABLE, Typed, git_output, read_datasets_for, read_whole_table, records_of
-from diode_lut.cli.output import CHANGES, ERROR, STANDARD, TABLE_OUTPUT, changing, say, say_error
+from diode_lut.cli.output import CHANGES, ERROR, STANDARD, TABLE_OUTPUT, changing, format_option, say, say_error
 from diode_lut.errors import SettingError, TableError, as_command, printable
 from diode_lut.files import read_at_most, replacing
 
@@ -31,20 +32,14 @@ _FORMATS = {style: f"diode_lut.diff:as_{style}" for style in ("text", "json", "m
 @click.option(
     "--dataset", "inputs", metavar="FILE", multiple=True, type=FILE, help="Show the effect on these measured problems."
 )
-@click.option(
-    "--format",
-    "style",
-    type=click.Choice(list(_FORMATS)),
-    default="text",
-    help="For a terminal, for programs, or for a comment on a pull request.",
-)
+@format_option(*_FORMATS, about="For a terminal, for programs, or for a comment on a pull request.")
 @click.option(
     "--filter",
     "condition",
     metavar="JMESPATH",
     help="Show only rows for which this holds before or after, such as 'op==`\"bmm\"`', and no header.",
 )
-def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str, condition: str | None) -> int:
+def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], form: str, condition: str | None) -> int:
     """Show how two tables differ, row by row.
 
     It lists added and removed rows, and rows with a larger or smaller coverage or another first config. With --dataset,
@@ -81,8 +76,8 @@ def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], style: str, 
         diff = diff._replace(header=(), changes=tuple(changes.values()))
     records = records_of(read_datasets_for(new_table, inputs))
     effect = effect_of(old_table, new_table, records) if inputs else None
-    report = resolve_name(_FORMATS[style])(str(old.path), str(new.path), diff, effect)
-    say(report, colors=CHANGES if style == "text" else None)
+    report = resolve_name(_FORMATS[form])(str(old.path), str(new.path), diff, effect)
+    say(report, colors=CHANGES if form == "text" else None)
     return 1 if diff else 0
 
 
@@ -149,7 +144,12 @@ def resolve_command(file: Path, **sides: bool) -> int:
     if len(chosen) != 1:
         raise click.UsageError("give --ours, --theirs or --best, and only one of them")
     (prefer,) = chosen
-    base, ours, theirs = (_version_in_conflict(file, stage) for stage in (1, 2, 3))
+    versions: dict[int, Table] = {}
+    for stage in (1, 2, 3):  # in git's index: the common version, ours, theirs
+        with suppress(SettingError):
+            data = git_output(file.absolute().parent, "cat-file", "blob", f":{stage}:./{file.name}")
+            versions[stage] = read_whole_table(Typed(file, data))
+    base, ours, theirs = map(versions.get, (1, 2, 3))
     if ours is None or theirs is None:
         raise SettingError(f"{file}: is not in conflict: in git, no merge of it is waiting for a decision")
     before, merged = merge(base, ours, theirs), merge(base, ours, theirs, prefer)
@@ -163,15 +163,6 @@ def resolve_command(file: Path, **sides: bool) -> int:
     decided = len(before.conflicts) - len(merged.conflicts)
     say(printable(f"{file}: {decided} of {len(before.conflicts)} conflicts decided"))
     return 1 if merged.conflicts else 0
-
-
-def _version_in_conflict(file: Path, stage: int) -> Table | None:
-    """Read the version of a file at a stage of a merge in git: 1 is the common version, 2 ours, 3 theirs."""
-    try:
-        data = git_output(file.absolute().parent, "cat-file", "blob", f":{stage}:./{file.name}")
-    except SettingError:
-        return None
-    return read_whole_table(Typed(file, data))
 
 
 DRIVER = "diode-lut"  # git's name for our diff and merge drivers

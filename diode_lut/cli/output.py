@@ -243,14 +243,12 @@ TABLE_OUTPUT = Output(TABLE_KIND, ".json")
 PICTURE_OUTPUT = Output(PICTURE, allow_dash=False)
 
 
-TEXT_OR_JSON = click.option(
-    "--format",
-    "form",
-    type=click.Choice(("text", "json")),
-    default="text",
-    help="Lines for people, or a JSON document for programs.",
-)
-"""The option for the form of a command's output."""
+def format_option(*forms: str, about: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Return the option for the form of a command's output, by default the first."""
+    return click.option("--format", "form", type=click.Choice(forms), default=forms[0], help=about)
+
+
+TEXT_OR_JSON = format_option("text", "json", about="Lines for people, or a JSON document for programs.")
 
 
 def require_kind(path: Path, kind: str) -> None:

@@ -17,7 +17,7 @@ from jmespath.functions import Functions
 from jmespath.visitor import TreeInterpreter
 
 from diode_lut.cli.arguments import TABLE, Typed
-from diode_lut.cli.output import PIPE_WIDTH, say
+from diode_lut.cli.output import PIPE_WIDTH, format_option, say
 from diode_lut.errors import ProblemError, as_json, as_lines, dtype_of, layout_of, op_of, printable, size_of, variant_of
 
 MAX_LETTERS = 4096  # length limit of an expression
@@ -29,12 +29,8 @@ Node = dict[str, Any]  # a part of a parsed expression: its type, its value, and
 @click.command("query")
 @click.argument("file", type=TABLE)
 @click.argument("expression", metavar="JMESPATH")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(("json", "lines", "table")),
-    default="json",
-    help="One JSON document, one for each element on a line of its own, or columns.",
+@format_option(
+    "json", "lines", "table", about="One JSON document, one for each element on a line of its own, or columns."
 )
 @click.option("--exit-status", "-e", is_flag=True, help="Exit with 1 if null, false or an empty list is found.")
 def query_command(file: Typed, expression: str, form: str, exit_status: bool) -> int:

@@ -88,26 +88,25 @@ def fmt_command(files: tuple[arguments.Typed, ...], check: bool) -> int:
     The meaning of a table does not change. The names of changed files are printed. A file with an invalid row is an
     error and is not changed.
     """
-    return max(_format(file, check) for file in files)
-
-
-def _format(file: arguments.Typed, check: bool) -> int:
-    """Format a file, and return its exit code: an error does not keep other files from being formatted."""
     from diode_lut.table import to_bytes
 
-    target = None if check else file.target
-    printed = target is not None and output.is_standard(target)
-    try:
-        with nullcontext() if target is None else output.changing(target) as save:
-            table = arguments.read_whole_table(file)
-            changes = table.canonical_digest() != table.digest
-            if save is not None and (changes or printed):
-                save(to_bytes(table))
-    except (TableError, OSError) as error:
-        return output.say_error(error)
-    if changes and not printed:
-        output.say(printable(str(file.path)))
-    return int(check and changes)
+    code = 0
+    for file in files:
+        target = None if check else file.target
+        printed = target is not None and output.is_standard(target)
+        try:
+            with nullcontext() if target is None else output.changing(target) as save:
+                table = arguments.read_whole_table(file)
+                changes = table.canonical_digest() != table.digest
+                if save is not None and (changes or printed):
+                    save(to_bytes(table))
+        except (TableError, OSError) as error:  # other files are formatted all the same
+            code = max(code, output.say_error(error))
+            continue
+        if changes and not printed:
+            output.say(printable(str(file.path)))
+        code = max(code, int(check and changes))
+    return code
 
 
 @click.command("check")
@@ -125,22 +124,13 @@ def _format(file: arguments.Typed, check: bool) -> int:
     help="Find everything that a pull request with these tables would be refused for; implies --compile. A FILE may be "
     "the folder that adopt has written.",
 )
-@click.option(
+@arguments.files_option(
     "--dataset",
     "inputs",
-    metavar="FILE",
-    multiple=True,
-    type=arguments.FILE,
     help="Note gains that are not those of these timings; can be repeated.  [default: the timings that `tune` keeps "
     "beside the table]",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(output.REPORTERS)),
-    default="text",
-    help="Lines for people, a JSON list, or annotations for GitHub Actions.",
-)
+@output.format_option(*output.REPORTERS, about="Lines for people, a JSON list, or annotations for GitHub Actions.")
 def check_command(
     files: tuple[arguments.Typed, ...],
     compiling: bool,

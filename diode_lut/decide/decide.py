@@ -79,10 +79,7 @@ class Sources:
     def first_answer(
         self, problem: Problem, threshold: Threshold, *, padding: bool, over: Axis | None = None
     ) -> Decision:
-        """Decide by the first source with configs: for a problem of fixed sizes, or a kernel whose x is ``over`` any.
-
-        Such a kernel's indices have 32 bits.
-        """
+        """Decide by the first source with configs: at fixed sizes, or for a kernel of 32-bit indices ``over`` any x."""
         abstained: dict[int, Step] = {}
         source, answer = None, None
         for number, tier, asked in self._asked:
@@ -218,10 +215,7 @@ class Answers:
         return self._pieces[key]
 
     def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
-        """Return samples in the axes' ranges, in order of sizes, with the times of configs.
-
-        There are none if no source answers at any of them. Without an upper bound, the range ends where the sources do.
-        """
+        """Return samples in the axes' ranges, in order of sizes, with the times of configs, if any source answers."""
         along = []
         for axis in self.axes:
             inside = sorted(self._sources.borders(problem, axis.fields))
@@ -285,35 +279,22 @@ class Answers:
         return any(name in constants for axis in self.axes for name in axis.fields)
 
 
-MAX_SIZE_SAMPLED = 1 << 16
-"""The largest size of a sample, unless a bound or a row is larger."""
+MAX_SIZE_SAMPLED = 1 << 16  # the largest size of a sample, unless a bound or a row is larger
 
 MAX_SAMPLES = 256
 """Maximum number of samples if several sizes may change. Estimates of unknown times take the square of it."""
 
-MAX_BORDERS = 64
-"""Maximum number of samples along an axis for rows that begin or end there."""
+MAX_BORDERS = 64  # maximum number of samples along an axis for rows that begin or end there
 
 PER_OCTAVE = 1.1
 """Assumed slowdown of a config, relative to the fastest, per factor of two away from sizes with a known time."""
 
-SAFE_TIME = 1.01
-"""Largest time over aten's, at any sample, of a chosen config."""
-
-WORTH_A_KERNEL = 0.005
-"""Least gain, on average over the range, to compile another kernel."""
-
-_NEAR = 2.0
-"""Sizes without an answer do not count within this distance, in log2, of sizes with an answer."""
-
-_FASTEST = 8
-"""Number of configs, the fastest at each sample, to consider for all samples."""
-
-_UNIT = 1e-9
-"""Unit of losses. Sums of whole numbers are exact, and the same on every machine."""
-
-_MAX_CONFIGS = 5
-"""Maximum number of configs in a decision. The first to run is used."""
+SAFE_TIME = 1.01  # largest time over aten's, at any sample, of a chosen config
+WORTH_A_KERNEL = 0.005  # least gain, on average over the range, to compile another kernel
+_NEAR = 2.0  # sizes without an answer do not count within this distance, in log2, of sizes with an answer
+_FASTEST = 8  # number of configs, the fastest at each sample, to consider for all samples
+_UNIT = 1e-9  # Unit of losses. Sums of whole numbers are exact, and the same on every machine
+_MAX_CONFIGS = 5  # Maximum number of configs in a decision. The first to run is used
 
 
 class Axis(NamedTuple):

@@ -61,8 +61,7 @@ class Threshold(NamedTuple):
         return time * (1 + min(EXPECTED_GAIN, self.gain)) <= 1
 
 
-THRESHOLD = Threshold()
-"""The threshold of the default settings."""
+THRESHOLD = Threshold()  # the threshold of the default settings
 
 
 class Answer(NamedTuple):
@@ -199,15 +198,11 @@ _UNMEASURED_TIME = 0.9
 
 
 def unmeasured_time(place: int) -> float:
-    """Return the assumed time over aten's of a config without a measurement, given its place, from 0, in an answer.
-
-    Somebody wrote it down, so it counts as faster than aten.
-    """
+    """Return the assumed time over aten's of a config that somebody wrote down, by its place in an answer."""
     return _UNMEASURED_TIME * (1 + place / 100)
 
 
-EXACT, RANGE = "exact", "range"
-"""Origins of answers: a row for a single problem, and a row for ranges of sizes."""
+EXACT, RANGE = "exact", "range"  # origins of answers: a row for a single problem, and a row for ranges of sizes
 
 
 class TableSource(Source):
@@ -216,8 +211,7 @@ class TableSource(Source):
     def __init__(self, table: Table) -> None:
         super().__init__(table.hardware, table.path)
         self.table, self.rows = table, len(table.entries)
-        self._answers: dict[int, Answer] = {}
-        """Answers by the id of their row."""
+        self._answers: dict[int, Answer] = {}  # answers by the id of their row
 
     @property
     def digest(self) -> str:
@@ -301,15 +295,11 @@ class TableSource(Source):
         return printable(f"{counted(self.rows, 'row')} for {self.table.hardware.name}")
 
 
-_RANKED = 5
-"""Number of configs of a ranking in ``details``."""
+_RANKED = 5  # number of configs of a ranking in ``details``
 
 
 class ModelSource(Source):
-    """A model's rankings for ``hardware``. It may have been trained for other hardware.
-
-    ``own`` says whether the user named its file.
-    """
+    """A model's rankings for ``hardware``, perhaps another than its own. ``own``: the user named its file."""
 
     only_first: ClassVar = True
 
@@ -425,8 +415,7 @@ class Step(NamedTuple):
         return f"{self.tier}: {self.source.name()}: {self.reason or self.source.no_match(problem)}"
 
 
-ABSTAIN = "abstain"
-"""The tier of decisions without configs."""
+ABSTAIN = "abstain"  # the tier of decisions without configs
 
 
 class Decision(NamedTuple):

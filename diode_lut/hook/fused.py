@@ -18,6 +18,7 @@ from torch._inductor.lowering import fallback_handler
 from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 
+from diode_lut.hardware import architecture
 from diode_lut.hook import quack
 from diode_lut.hook.choices import in_force, is_on, require_fit, require_settings_of_timings
 from diode_lut.hook.epilogues import is_concatenated
@@ -35,7 +36,7 @@ from diode_lut.hook.joined import (
 )
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
 from diode_lut.problem import DOMAINS, FUSED, GATED, Problem
-from diode_lut.templates.config import DEFAULT, Config
+from diode_lut.templates.config import DEFAULT, Config, templates_for
 
 aten = torch.ops.aten
 
@@ -158,6 +159,8 @@ def _between(first: Node, last: Node) -> Iterator[Node]:
 def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
     """Return the config of the tables that can run, after a record, or None if Inductor decides about each part."""
     value = work.product.node.meta["val"]
+    if templates_for(architecture(now.hardware(value.device).arch), work.problem.op) == [DEFAULT.template]:
+        return None
     decision = now.answers(work.problem, value.device, padding=False).decision
 
     def check(config: Config) -> None:

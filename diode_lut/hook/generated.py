@@ -43,8 +43,7 @@ _DECIDING = (
 )
 """Inductor's settings with which it, or the user, decides about generated kernels. Releases have most of them."""
 
-_SCAN = re.compile("cum|scan")
-"""The ops that Inductor computes by a scan, by parts of their names."""
+_SCAN = re.compile("cum|scan")  # the ops that Inductor computes by a scan, by parts of their names
 
 NOT_FOR_ALL = "a size may change, and nothing answers for all sizes in its range"
 OTHERS_CHANGE = "a size may change that is not x alone"
@@ -53,11 +52,8 @@ OTHERS_CHANGE = "a size may change that is not x alone"
 _LEFT_OPEN = {"features", "tiling_scores"}
 """The arguments of a kernel about whose form and blocks nothing is decided yet."""
 
-_HINTS = {each: each.name.lower() for each in ReductionHint}
-"""The variant of a reduction by Inductor's hint."""
-
-_LEAST_MEMORY = 48 << 10
-"""Bytes of shared memory that a block has on any GPU."""
+_HINTS = {each: each.name.lower() for each in ReductionHint}  # the variant of a reduction by Inductor's hint
+_LEAST_MEMORY = 48 << 10  # bytes of shared memory that a block has on any GPU
 
 _LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
 """Least elements for each thread of a kernel that converts numbers to or from a type, as Inductor has it."""
@@ -66,10 +62,7 @@ _LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
 def fixed_arguments(
     kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return more arguments for a kernel: the config of a table or model. There are none if Inductor decides.
-
-    ``tiling`` has the sizes of the kernel's dimensions.
-    """
+    """Return more arguments for a kernel with sizes ``tiling``: a table's or model's config, or none."""
     graph = V.graph
     context = _context_of(graph, graph.get_current_device_or_throw())
     if context is None:
@@ -190,10 +183,7 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
 
 
 class _Context(NamedTuple):
-    """The snapshot for all kernels of a graph on a device, and Inductor's setting that decides about them, or none.
-
-    It has the name of the device, because torch takes microseconds to make that.
-    """
+    """The snapshot for a graph's kernels, the device and its name, and Inductor's setting that decides, or none."""
 
     now: InductorSnapshot
     device: str

@@ -61,8 +61,7 @@ TORCH_DTYPES = {
 _DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
 
 SIZES_CHANGE = "a size may change, and rows for the op say all sizes"
-NO_RANGE = "a size is known only when the graph runs, and nothing bounds it"
-"""Why no table is asked about a problem."""
+NO_RANGE = "a size is known only when the graph runs, and nothing bounds it"  # why no table is asked about a problem
 
 
 def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | None:
@@ -120,8 +119,7 @@ def why_left(problem: Problem, nodes: Sequence[Any]) -> str:
     return NO_RANGE if lacks_a_range(V.graph.sizevars.shape_env, sizes) else ""
 
 
-_PLAIN = frozenset({int, Integer, Zero, One})
-"""Types of plain numbers. Sympy's Zero and One are Integers, too."""
+_PLAIN = frozenset({int, Integer, Zero, One})  # Types of plain numbers. Sympy's Zero and One are Integers, too
 
 
 def is_plain(numbers: Iterable[Any]) -> bool:
@@ -237,8 +235,7 @@ def axis_of(names: tuple[str, ...], expression: sympy.Expr, env: ShapeEnv) -> Ax
     return Axis(names, min(max(low, 1), MAX_SIZE), high)
 
 
-_NO_BOUND = sys.maxsize - 1
-"""PyTorch's upper bound of the number of elements selected by a mask, if it knows none."""
+_NO_BOUND = sys.maxsize - 1  # PyTorch's upper bound of the number of elements selected by a mask, if it knows none
 
 
 def lacks_a_range(env: ShapeEnv, sizes: Iterable[Any]) -> bool:
@@ -344,8 +341,7 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     )
 
 
-MARK = "diode_lut"
-"""The annotation of our choices, with their config. Inductor must keep to them."""
+MARK = "diode_lut"  # The annotation of our choices, with their config. Inductor must keep to them
 
 MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
 """Inductor's names of the library calls for a matmul with a frozen weight."""

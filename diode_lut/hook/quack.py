@@ -118,7 +118,7 @@ def kernel(name: str) -> Callable[..., None] | str:
             return f"QuACK compiles no kernel {name}; to see why: {sys.executable} -m {_COMPILER}"
         import tvm_ffi
 
-        for library in (tvm_ffi.libinfo.find_libtvm_ffi(), _runtime()):
+        for library in (tvm_ffi.libinfo.find_libtvm_ffi(), runtime()):
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         linked = ctypes.CDLL(str(path))
         address = ctypes.cast(getattr(linked, "__tvm_ffi_func"), ctypes.c_void_p).value
@@ -129,8 +129,11 @@ def kernel(name: str) -> Callable[..., None] | str:
         return repr(error)
 
 
-def _runtime() -> str:
-    """Return the path of the library that the kernels call, of the same CUDA as PyTorch if there are several."""
+def runtime() -> str:
+    """Return the path of the library that kernels call, of PyTorch's CUDA if there are several.
+
+    FileNotFoundError if there is none.
+    """
     cuda = str(torch.version.cuda).split(".")[0]
     for toolkit in (cuda, "13", "12"):
         try:

@@ -51,8 +51,7 @@ class Part(NamedTuple):
         return (*(rows * columns for _ in batch), *steps)[-len(self.size) :]
 
 
-MAX_BATCH = 65535
-"""The largest batch of a kernel for many problems. More batches take another launch grid."""
+MAX_BATCH = 65535  # The largest batch of a kernel for many problems. More batches take another launch grid
 
 _MAX_ELEMENTS = 2**31 - 1
 """Maximum number of elements of a tensor, so that kernels made for small hints, with 32-bit indices, reach all."""
@@ -259,10 +258,7 @@ def _epilogue_of(problem: Problem) -> Callable[..., torch.Tensor]:
 
 
 def make_tensors(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of the epilogue besides the result: the scales of rows and columns for int_mm, then others.
-
-    The others have the shape of the result and are normally distributed.
-    """
+    """Return the epilogue's tensors besides the result: scales for int_mm, and random ones of the result's shape."""
     if problem.epilogue == NO_EPILOGUE:
         return ()
     shape = (*((problem.b,) if problem.op in BATCHED else ()), problem.m, problem.n)
@@ -312,10 +308,7 @@ _REFERENCE = {
 
 
 class GemmCheck:
-    """Compares each element of a kernel's result with float64.
-
-    Kernels write to ``out``, or to ``padded`` if the operands are padded.
-    """
+    """Compares each element of ``out``, or ``padded`` if the operands are padded, with float64."""
 
     def __init__(
         self, problem: Problem, operands: tuple[torch.Tensor, ...], tensors: tuple[torch.Tensor, ...] = ()
@@ -328,10 +321,7 @@ class GemmCheck:
         self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether a launch computes the right result. Integers must be equal. Unwritten elements never pass.
-
-        They are NaN, or the least integer, in ``out`` and ``padded``, and nearly always in new memory.
-        """
+        """Whether a launch computes the right result: integers are equal, and no element stays unwritten."""
         torch.full_like(self.out, self._never)  # the allocator hands out this memory next
         for out in (self.out, self.padded):
             out.fill_(self._never)
@@ -376,8 +366,7 @@ def make_grouped(problem: Problem, device: str) -> tuple[Callable[..., Any], tup
     return grouped_mm, (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
 
 
-_STEP = (math.sqrt(5) - 1) / 2
-"""The fractional parts of its multiples are spread evenly, whatever their number."""
+_STEP = (math.sqrt(5) - 1) / 2  # the fractional parts of its multiples are spread evenly, whatever their number
 
 
 def ends_of_groups(rows: int, groups: int) -> list[int]:
@@ -408,10 +397,7 @@ class GroupedMmCheck:
 
 
 def columns_of(problem: Problem) -> list[int]:
-    """Return the columns of each B of joined matmuls, of which a problem has only the sum: shared out evenly.
-
-    Where they cannot be equal, the first has more. CollectError if a gated variant has an odd number.
-    """
+    """Return the columns of each B of joined matmuls, shared out evenly. CollectError for an odd number if gated."""
     count = PRODUCTS[problem.variant]
     each = problem.n // count
     if problem.variant in GATED and problem.n % count:
@@ -421,8 +407,7 @@ def columns_of(problem: Problem) -> list[int]:
     return [problem.n - (count - 1) * each, *[each] * (count - 1)]
 
 
-_VECTOR = 16
-"""Columns of most linear layers are multiples of this."""
+_VECTOR = 16  # columns of most linear layers are multiples of this
 
 
 def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -446,10 +431,7 @@ def reads_another(variant: str) -> bool:
 
 
 def make_together(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
-    """Return the function of joined matmuls, or of one with the work after it, and operands with products of about 1.
-
-    All are packed. CollectError if they do not fit in memory.
-    """
+    """Return the function of matmuls in one kernel, and packed operands with products of about 1, or CollectError."""
     letter_a, letter_b = letters(problem.layout)
     options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
 

@@ -123,8 +123,7 @@ def apart(problem: Problem, hardware: Hardware) -> list[Config]:
     return [ATEN, *filter(None, map(on_its_own, candidates(problem, hardware)))]
 
 
-_LARGE = 128 * 256
-"""The least elements of a large tile."""
+_LARGE = 128 * 256  # the least elements of a large tile
 
 _CLOSE_FACTOR = {16: 1.12, 2: 1.3}
 """By align: the largest time of a finalist over the best time in the sweep. Kernels with constant sizes are up to 10 %

@@ -1,7 +1,4 @@
-"""The stages of method ``sweep``: many configs quickly, on shared kernels, then the best with care, as users run them.
-
-Attention and grouped matmuls have a kernel for each problem and config at both stages.
-"""
+"""The stages of method ``sweep``: many configs quickly, on shared kernels, then the best with care, as users do."""
 
 from __future__ import annotations
 
@@ -16,22 +13,8 @@ import torch
 from diode_lut.dataset import Record, Timing
 from diode_lut.errors import CollectError
 from diode_lut.hardware import detect_hardware
+from diode_lut.measure import gemm
 from diode_lut.measure.attention import AttentionCheck, make_attention
-from diode_lut.measure.gemm import (
-    GemmCheck,
-    GroupedMmCheck,
-    Specialization,
-    TogetherCheck,
-    function_of,
-    make_grouped,
-    make_operands,
-    make_result,
-    make_tensors,
-    make_together,
-    matmul_precision,
-    shares_kernels,
-    with_epilogue,
-)
 from diode_lut.measure.generated import measure_kernel
 from diode_lut.measure.kernels import Kernel, Lowering, PaddedKernel, Padding, lowering
 from diode_lut.measure.programs import COMPILE_LIMIT_S, FastestOf, Program, Runnable, WithWork, generate
@@ -41,7 +24,7 @@ from diode_lut.measure.timing import Bench, Launch, medians, time_all
 from diode_lut.problem import ATTENTION, FUSED, GROUPED, NO_EPILOGUE, TOGETHER, Problem
 from diode_lut.templates.config import ATEN, DEFAULT, Config, padded
 
-_shared: dict[tuple[Specialization, Config], Kernel | None] = {}
+_shared: dict[tuple[gemm.Specialization, Config], Kernel | None] = {}
 """The kernels for many problems of this process, which measures shard after shard."""
 
 
@@ -53,19 +36,19 @@ def sweep(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -
     hardware = detect_hardware(device)
     complete = []
     for task in tasks:
-        if shares_kernels(task.problem):
+        if gemm.shares_kernels(task.problem):
             configs = task.configs or (
                 *candidates(task.problem, hardware, search_space),
                 *padded_candidates(task.problem, hardware, search_space),
             )
             remaining = task._replace(configs=configs).remaining
-            possible = (config for config in remaining if shares_kernels(padded(task.problem, config.pad)))
+            possible = (config for config in remaining if gemm.shares_kernels(padded(task.problem, config.pad)))
             complete.append(task._replace(configs=tuple(possible)))
         else:
             reason = "too large for a sweep, or not packed: use --method autotune"
             yield Outcome(task.problem, "skipped", reason=reason)
     place = torch.device(device, torch.cuda.current_device())
-    with lowering(place) as lowered, matmul_precision(tasks[0].problem.dtype):
+    with lowering(place) as lowered, gemm.matmul_precision(tasks[0].problem.dtype):
         for task in complete:
             for config in task.configs:
                 key = _key(task.problem, config) if config.kernel.tiled else None
@@ -78,9 +61,9 @@ def sweep(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -
             yield _outcome(task.problem, partial(_sweep, task, device, watch, bench))
 
 
-def _key(problem: Problem, config: Config) -> tuple[Specialization, Config]:
+def _key(problem: Problem, config: Config) -> tuple[gemm.Specialization, Config]:
     """Return the specialization of a config's kernel, for the padded problem, and the config without ``pad``."""
-    return Specialization.of(padded(problem, config.pad), config.padded(1)), config.padded(1)
+    return gemm.Specialization.of(padded(problem, config.pad), config.padded(1)), config.padded(1)
 
 
 def _outcome(problem: Problem, measure: Callable[[], Record]) -> Outcome:
@@ -94,8 +77,8 @@ def _outcome(problem: Problem, measure: Callable[[], Record]) -> Outcome:
 
 def _sweep(task: Task, device: str, watch: Watch, bench: Bench) -> Record:
     problem = task.problem
-    operands = make_operands(problem, device)
-    out = make_result(problem, operands)
+    operands = gemm.make_operands(problem, device)
+    out = gemm.make_result(problem, operands)
     launches: dict[Config, Launch] = {}
     failures: list[Timing] = []
     pads = {config.pad for config in task.configs} - {1}
@@ -114,10 +97,7 @@ def _sweep(task: Task, device: str, watch: Watch, bench: Bench) -> Record:
 def _launch(
     problem: Problem, config: Config, operands: Sequence[torch.Tensor], out: torch.Tensor, padding: Padding | None
 ) -> Launch | str | None:
-    """Return a launch of the config, the reason of its failure, or None if it cannot compute this problem.
-
-    With ``padding``, each launch first copies the operands.
-    """
+    """Return a launch of the config, which pads first if asked, the reason of its failure, or None if it cannot run."""
     if padding is not None and config.padded(1) == ATEN:
         return padding.load("library") or partial(padding.library, operands)
     if padding is not None and (reason := padding.load("copies")) is not None:
@@ -138,7 +118,7 @@ def _launch(
 
 def aten_launch(problem: Problem, operands: Sequence[torch.Tensor], out: torch.Tensor) -> Launch:
     """Return a launch of ATen's kernel, which writes to ``out``."""
-    return partial(function_of(problem), *operands, out=out)
+    return partial(gemm.function_of(problem), *operands, out=out)
 
 
 def _decomposed(parts: int, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -172,11 +152,8 @@ def final(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -
         yield from _measure_compiled(others, device, watch, search_space, "final")
 
 
-_COMPILING_PROBLEMS = 16
-"""Maximum number of problems compiled in the background at the same time."""
-
-_POLL_S = 0.01
-"""Seconds between two looks for compiled kernels."""
+_COMPILING_PROBLEMS = 16  # maximum number of problems compiled in the background at the same time
+_POLL_S = 0.01  # seconds between two looks for compiled kernels
 
 
 class Prepared(NamedTuple):
@@ -192,10 +169,7 @@ class Prepared(NamedTuple):
 
 
 class Ahead:
-    """Tasks whose kernels are compiled in the background, which ``prepare`` begins.
-
-    ``waiting`` are those being compiled, at most ``most``.
-    """
+    """Tasks whose kernels are compiled in the background: at most ``most`` are ``waiting``."""
 
     def __init__(
         self, tasks: Iterable[Task], prepare: Callable[[Task], Prepared], most: int = _COMPILING_PROBLEMS
@@ -210,10 +184,7 @@ class Ahead:
 
 
 def take_compiled(queues: Sequence[Ahead]) -> Prepared | None:
-    """Take out the first compiled task, once there is one, or the first of all after COMPILE_LIMIT_S.
-
-    Others are begun in its place. Return None if no task is left.
-    """
+    """Take out the first compiled task, or after COMPILE_LIMIT_S the first of all, and begin others, or None."""
     for queue in queues:
         queue.begin()
     waiting = [(queue, each) for queue in queues for each in queue.waiting]
@@ -239,18 +210,18 @@ def _prepare_programs(task: Task, device: torch.device) -> Prepared:
 
 def generate_program(problem: Problem, device: torch.device, config: Config) -> str:
     """Return Inductor's code for a problem with its epilogue, in any process."""
-    tensors = (*make_operands(problem, "meta"), *make_tensors(problem, "meta"))
-    with matmul_precision(problem.dtype):
-        return generate(with_epilogue(problem), tensors, device, config)
+    tensors = (*gemm.make_operands(problem, "meta"), *gemm.make_tensors(problem, "meta"))
+    with gemm.matmul_precision(problem.dtype):
+        return generate(gemm.with_epilogue(problem), tensors, device, config)
 
 
 def _prepare_kernels(task: Task, lowered: Lowering) -> Prepared:
     """Compile a problem without an epilogue. ``aten`` needs no kernel."""
-    problem, shapes = task.problem, make_operands(task.problem, "meta")
+    problem, shapes = task.problem, gemm.make_operands(task.problem, "meta")
     kernels: dict[Config, Runnable] = {}
     pads = {config.pad for config in task.configs} - {1}
     paddings = {pad: Padding(problem, pad, shapes, lowered.device) for pad in pads}
-    with matmul_precision(problem.dtype):
+    with gemm.matmul_precision(problem.dtype):
         for config in task.remaining:
             kernel: Runnable | None = None
             if config.pad in paddings:
@@ -266,9 +237,9 @@ def _prepare_kernels(task: Task, lowered: Lowering) -> Prepared:
 
 def _finish(prepared: Prepared, device: str, watch: Watch, bench: Bench) -> Record:
     problem = prepared.task.problem
-    with matmul_precision(problem.dtype):
-        operands, tensors = make_operands(problem, device), make_tensors(problem, device)
-        check = GemmCheck(problem, operands, tensors)
+    with gemm.matmul_precision(problem.dtype):
+        operands, tensors = gemm.make_operands(problem, device), gemm.make_tensors(problem, device)
+        check = gemm.GemmCheck(problem, operands, tensors)
 
         def bind(kernel: Runnable) -> Launch:
             if isinstance(kernel, PaddedKernel):
@@ -309,20 +280,17 @@ class _Measured(NamedTuple):
     """How an op is measured: ``make`` its function and operands on a device, and ``check`` its results."""
 
     make: Callable[[Problem, str], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
-    check: Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | GroupedMmCheck | TogetherCheck]
+    check: Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | gemm.GroupedMmCheck | gemm.TogetherCheck]
 
 
 _OPS = {
     **dict.fromkeys(ATTENTION, _Measured(make_attention, AttentionCheck)),
-    **dict.fromkeys(GROUPED, _Measured(make_grouped, GroupedMmCheck)),
-    **dict.fromkeys(TOGETHER, _Measured(make_together, TogetherCheck)),
+    **dict.fromkeys(GROUPED, _Measured(gemm.make_grouped, gemm.GroupedMmCheck)),
+    **dict.fromkeys(TOGETHER, _Measured(gemm.make_together, gemm.TogetherCheck)),
 }
 
-COMPILED = tuple(_OPS)
-"""The ops with a program for each problem and config."""
-
-_COMPILING_PROGRAMS = 3
-"""Maximum number of problems of COMPILED compiled at the same time. Each has dozens of configs."""
+COMPILED = tuple(_OPS)  # the ops with a program for each problem and config
+_COMPILING_PROGRAMS = 3  # Maximum number of problems of COMPILED compiled at the same time. Each has dozens of configs
 
 
 def _measure_compiled(
@@ -372,13 +340,13 @@ def generate_code(
     tensors = [
         torch.empty_strided(shape, stride, dtype=of_tensor, device="meta") for shape, stride, of_tensor in shapes
     ]
-    with matmul_precision(dtype):
+    with gemm.matmul_precision(dtype):
         return generate(function, tensors, device, config, joined=joined)
 
 
 def _time_compiled(prepared: Prepared, device: str, watch: Watch, bench: Bench, stage: str) -> Record:
     problem = prepared.task.problem
-    with matmul_precision(problem.dtype):
+    with gemm.matmul_precision(problem.dtype):
         _, operands = _OPS[problem.op].make(problem, device)
         check = _OPS[problem.op].check(problem, operands)
 

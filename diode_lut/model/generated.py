@@ -24,8 +24,7 @@ from diode_lut.templates.config import DEFAULT, Config
 
 Doubles = npt.NDArray[np.float64]
 
-FEATURES = 2
-"""Version of the features. The regressions in a file have to be for this version."""
+FEATURES = 2  # Version of the features. The regressions in a file have to be for this version
 
 MAX_LOSS = 0.5
 """Larger losses count as this: such a config is out of the question, by however much.
@@ -33,17 +32,10 @@ MAX_LOSS = 0.5
 With 1, held-out kernels of models took 1.041 times as long as with the best config, with 0.5 1.038, with 0.3 1.039.
 """
 
-LEAST_PROBLEMS = 30
-"""Minimum number of kernels that a regression is fitted to."""
-
-_L2_WEIGHT = 1.0
-"""Weight of the squared coefficients in the sum of squared errors."""
-
-_OF_GOOD_CONFIGS = 2.0
-"""How much more the errors of good configs count: by the power of e for each unit of loss."""
-
-_RESIDENT_WARPS = 64
-"""Warps that an SM of recent NVIDIA GPUs runs at the same time."""
+LEAST_PROBLEMS = 30  # minimum number of kernels that a regression is fitted to
+_L2_WEIGHT = 1.0  # weight of the squared coefficients in the sum of squared errors
+_OF_GOOD_CONFIGS = 2.0  # how much more the errors of good configs count: by the power of e for each unit of loss
+_RESIDENT_WARPS = 64  # warps that an SM of recent NVIDIA GPUs runs at the same time
 
 OVER_ROWS = ("flat", "inner")
 """Ways of reading whose best config depends little enough on x for a config for all x in a range.
@@ -52,20 +44,14 @@ Held-out reductions of rows with such configs took 1.05 (persistent) and 1.09 (l
 and 1.43 and 1.18 with Inductor's first. For those of columns, a config for all x is worse than Inductor's first.
 """
 
-LONGEST_OVER_ROWS = 1 << 14
-"""Maximum r of such reductions. Of longer ones, too few were measured."""
+LONGEST_OVER_ROWS = 1 << 14  # Maximum r of such reductions. Of longer ones, too few were measured
 
 _LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16
 """The sizes for which such a config is chosen, if they are in the range. Fewer rows take as long with any config."""
 
-_DIGITS = 5
-"""Digits after the point of rounded losses, and significant digits of a regression's numbers."""
-
-_REMEMBERED = 1024
-"""Number of remembered answers."""
-
-Times = Sequence[tuple[Problem, Mapping[Config, float]]]
-"""Kernels, each with the times of configs."""
+_DIGITS = 5  # digits after the point of rounded losses, and significant digits of a regression's numbers
+_REMEMBERED = 1024  # number of remembered answers
+Times = Sequence[tuple[Problem, Mapping[Config, float]]]  # kernels, each with the times of configs
 
 
 class KernelRegression(NamedTuple):
@@ -126,10 +112,7 @@ class KernelModel:
         return tuple(sorted(losses, key=lambda config: (late[config.template], losses[config], config)))
 
     def losses(self, *problems: Problem) -> dict[Config, float]:
-        """Return the expected loss of each config that was tried for kernels alike, to the best of its template.
-
-        Of several problems, it is the sum.
-        """
+        """Return the expected loss of each config, tried for kernels alike, to the best of its template, summed."""
         found: dict[Config, float] = {}
         largest = max(problems, key=lambda problem: problem.x)
         x, y = rounded_up(largest.x), rounded_up(largest.y)
@@ -145,10 +128,7 @@ class KernelModel:
         return found
 
     def _find_runnable(self, number: int, r: int) -> tuple[tuple[Config, ...], Doubles]:
-        """Return the configs of a regression that run with an r, as it is rounded, and their blocks.
-
-        No block is longer than r: others were never timed.
-        """
+        """Return the configs of a regression that run with an r, rounded, and their blocks, none longer than r."""
         tried, reading = self.regressions[number].tried, self.regressions[number].reading
         nearest = min(tried, key=lambda each: (abs(each.bit_length() - r.bit_length()), each))
         alike = Problem.generated("reduction", "inner" if reading == "inner" else "outer", x=1, r=r)

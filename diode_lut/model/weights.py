@@ -16,20 +16,9 @@ from safetensors.numpy import load, save
 from diode_lut.errors import ModelError, ProblemError
 from diode_lut.files import read_finished, write_atomically
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Kind, Split, metadata_of, read_bytes
+from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Kind, Split, metadata_of, ranking, read_bytes
 from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
 from diode_lut.model.generated import KernelModel
-from diode_lut.model.ranking import (
-    MAX_NEURONS,
-    MAX_WEIGHT,
-    OVER,
-    PADDING_FEATURES,
-    Calibration,
-    Model,
-    PaddingModel,
-    Weights,
-    terms_of,
-)
 from diode_lut.templates.config import ATEN, Config
 
 
@@ -41,7 +30,7 @@ def _features(arch: Any) -> dict[str, Any]:
     return {"version": VERSION, **lists, "constants": {"shared_memory": shared_memory}}
 
 
-def write_model(model: Model, path: Path) -> None:
+def write_model(model: ranking.Model, path: Path) -> None:
     """Write the weights file. The same model gives the same bytes. ModelError if the file would not be readable."""
     metadata = {
         "features": _features(model.hardware.arch),
@@ -63,12 +52,12 @@ def write_model(model: Model, path: Path) -> None:
     write_atomically(path, data)
 
 
-def read_model(path: Path) -> Model:
+def read_model(path: Path) -> ranking.Model:
     """Read the model in a file. ModelError if it is unreadable, or for other features."""
     return read_finished(path, lambda path: _decoded(read_bytes(path), path))
 
 
-def _decoded(data: bytes, path: Path) -> Model:
+def _decoded(data: bytes, path: Path) -> ranking.Model:
     """Return the model in a weights file's bytes. ModelError names ``path``."""
     metadata = metadata_of(data, path)
     features, hardware = metadata.get("features"), metadata.get("hardware")
@@ -98,7 +87,7 @@ def _decoded(data: bytes, path: Path) -> Model:
         kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
         if len({kind.key for kind in kinds}) < len(kinds):
             raise ProblemError("kinds: a kind is repeated")
-        return Model(
+        return ranking.Model(
             device,
             weights,
             candidates,
@@ -118,7 +107,7 @@ def _decoded(data: bytes, path: Path) -> Model:
         raise ModelError(f"{path}: metadata is incomplete or damaged: {type(error).__name__}: {error}") from error
 
 
-def _calibration(fields: Mapping[str, Any]) -> Calibration:
+def _calibration(fields: Mapping[str, Any]) -> ranking.Calibration:
     doubts, confidences, per_lead = fields["doubts"], fields["confidences"], fields["per_lead"]
     if (
         not all(map(math.isfinite, (*doubts, *confidences, per_lead)))
@@ -128,35 +117,37 @@ def _calibration(fields: Mapping[str, Any]) -> Calibration:
         or any(not 0 <= confidence <= 1 for confidence in confidences)
     ):
         raise ProblemError("calibration: not ascending doubts, each with a confidence, which descend from 1 to 0")
-    return Calibration(per_lead, tuple(doubts), tuple(confidences))
+    return ranking.Calibration(per_lead, tuple(doubts), tuple(confidences))
 
 
-def _padding(fields: Mapping[str, Any]) -> PaddingModel:
-    if (tuple(fields["features"]), fields.get("over")) != (PADDING_FEATURES, OVER):
+def _padding(fields: Mapping[str, Any]) -> ranking.PaddingModel:
+    if (tuple(fields["features"]), fields.get("over")) != (ranking.PADDING_FEATURES, ranking.OVER):
         raise ProblemError("padding: other features or another measure; distill the model again with this diode_lut")
-    count = len(PADDING_FEATURES)
+    count = len(ranking.PADDING_FEATURES)
     mean, deviation, weights = (tuple(map(float, fields[name])) for name in ("mean", "deviation", "weights"))
     kinds, error = tuple((str(op), str(dtype)) for op, dtype in fields["kinds"]), float(fields["error"])
-    if [len(mean), len(deviation), len(weights)] != [count, count, len(terms_of(mean))]:
+    if [len(mean), len(deviation), len(weights)] != [count, count, len(ranking.terms_of(mean))]:
         raise ProblemError("padding: not a mean and a deviation per feature, and a weight per term")
-    if not all(abs(number) <= MAX_WEIGHT for number in (*mean, *weights)) or min(*deviation, error) <= 0:
-        raise ProblemError(f"padding: NaN, a magnitude above {MAX_WEIGHT}, or a deviation that is not positive")
-    return PaddingModel(mean, deviation, weights, kinds, error)
+    if not all(abs(number) <= ranking.MAX_WEIGHT for number in (*mean, *weights)) or min(*deviation, error) <= 0:
+        raise ProblemError(f"padding: NaN, a magnitude above {ranking.MAX_WEIGHT}, or a deviation that is not positive")
+    return ranking.PaddingModel(mean, deviation, weights, kinds, error)
 
 
-def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> Weights:
+def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> ranking.Weights:
     """Return the tensors. ModelError if one is missing, or has a wrong type, shape or value."""
-    if set(tensors) != set(Weights._fields):
-        raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(Weights._fields)}")
-    weights = Weights(**{name: tensors[name] for name in Weights._fields})
-    if weights.second.ndim != 2 or max(weights.second.shape) > MAX_NEURONS:
-        raise ModelError(f"{path}: second: shape {weights.second.shape}, expected two sizes up to {MAX_NEURONS}")
+    if set(tensors) != set(ranking.Weights._fields):
+        raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(ranking.Weights._fields)}")
+    weights = ranking.Weights(**{name: tensors[name] for name in ranking.Weights._fields})
+    if weights.second.ndim != 2 or max(weights.second.shape) > ranking.MAX_NEURONS:
+        raise ModelError(
+            f"{path}: second: shape {weights.second.shape}, expected two sizes up to {ranking.MAX_NEURONS}"
+        )
     if weights.learned.ndim != 2:
         raise ModelError(f"{path}: learned: shape {weights.learned.shape}, expected two sizes")
     for name, shape in weights.shapes(candidates).items():
         tensor = tensors[name]
         if tensor.dtype != np.float32 or tensor.shape != shape:
             raise ModelError(f"{path}: {name}: {tensor.dtype} {tensor.shape}, expected float32 {shape}")
-        if not (np.abs(tensor) <= MAX_WEIGHT).all():
-            raise ModelError(f"{path}: {name}: holds NaN, or a magnitude above {MAX_WEIGHT}")
+        if not (np.abs(tensor) <= ranking.MAX_WEIGHT).all():
+            raise ModelError(f"{path}: {name}: holds NaN, or a magnitude above {ranking.MAX_WEIGHT}")
     return weights

@@ -55,8 +55,7 @@ def spread_text(times: Sequence[float]) -> str:
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
-WITHOUT, WITH = "without", "with"
-"""The two kinds of runs."""
+WITHOUT, WITH = "without", "with"  # the two kinds of runs
 
 WORDS = {
     "wall": "wall time",
@@ -249,18 +248,12 @@ _VARIABLES = {WITHOUT: {"DIODE_LUT_POLICY": "off"}, WITH: dict[str, str]()}
 
 KINDS = (WITHOUT, WITH)
 
-_OWN = "user: left out: "
-"""The beginning of a receipt's reason against a table of the user's own."""
-
-_LEAST_PAIRS = 2
-"""Fewer pairs have no spread."""
-
-_FIRST_LOOK = 5
-"""The pairs of runs before the first verdict. Each further look has twice as many."""
+_OWN = "user: left out: "  # the beginning of a receipt's reason against a table of the user's own
+_LEAST_PAIRS = 2  # fewer pairs have no spread
+_FIRST_LOOK = 5  # The pairs of runs before the first verdict. Each further look has twice as many
 
 _INTERRUPTED = 130
-_TAIL_LINES, _TAIL_BYTES = 20, 1 << 16
-"""Maximum output of a failed program to show."""
+_TAIL_LINES, _TAIL_BYTES = 20, 1 << 16  # maximum output of a failed program to show
 
 
 class ComparisonPlan(NamedTuple):
@@ -298,10 +291,7 @@ class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
 
 
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
-    """Run everything, and tell how it goes. ComparisonEnded if it cannot be finished.
-
-    ProgramError if no table and no model answered: then there is nothing to compare.
-    """
+    """Run everything, and tell how it goes. ComparisonEnded if it is cut. ProgramError if nothing answered."""
     start = time.monotonic()
     receipt = _run(plan, WITH, tell).receipt
     require_answers(receipt, plan.command)

@@ -185,8 +185,7 @@ def _compiling(trace: ProcessTrace, begin: float) -> Iterator[_Share]:
     yield "compiling again", TRACED_TIME, f"{counted(len(late), 'time')}: {remedy}", ns_of(late)
 
 
-BETWEEN_NODES_US = 20.0
-"""Kernels of a CUDA graph follow each other faster, whatever the CPU does."""
+BETWEEN_NODES_US = 20.0  # kernels of a CUDA graph follow each other faster, whatever the CPU does
 
 
 def _waiting(trace: ProcessTrace, kernels: Sequence[Event], begin: float, end: float) -> Iterator[_Share]:

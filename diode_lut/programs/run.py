@@ -38,24 +38,14 @@ from diode_lut.templates.config import ATEN, baseline
 STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
 """The directory of the module ``sitecustomize``, which arms the hook."""
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes if a program cannot be started, as in shells."""
-
-_GRACE_S = 5.0
-"""How long the other processes of a program may take to end after a signal, in seconds."""
-
-_LEFT_S = 1.0
-"""How long a program's other processes may take to end after it, in seconds, until they count as left."""
-
-_END_S = 60.0
-"""How long a program may take to end when its time is over, in seconds."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes if a program cannot be started, as in shells
+_GRACE_S = 5.0  # how long the other processes of a program may take to end after a signal, in seconds
+_LEFT_S = 1.0  # how long a program's other processes may take to end after it, in seconds, until they count as left
+_END_S = 60.0  # how long a program may take to end when its time is over, in seconds
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_TYPED = (signal.SIGINT, signal.SIGQUIT)
-"""The signals from a terminal to all processes in the foreground."""
-
-_MARKS = "_DIODE_LUT_RUN"
-"""The variable with the marks of all programs that a process is part of, the innermost last."""
+_TYPED = (signal.SIGINT, signal.SIGQUIT)  # the signals from a terminal to all processes in the foreground
+_MARKS = "_DIODE_LUT_RUN"  # the variable with the marks of all programs that a process is part of, the innermost last
 
 _LEAKS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n?", flags=re.MULTILINE | re.DOTALL)
 
@@ -84,8 +74,7 @@ class Streams(NamedTuple):
     err: IO[bytes] | int | None = None
 
 
-INHERITED = Streams()
-"""The output goes where ours goes."""
+INHERITED = Streams()  # the output goes where ours goes
 
 
 def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
@@ -289,8 +278,7 @@ def run_with_receipt(
     return ProgramRun(ended, receipt)
 
 
-_NAMED = 3
-"""How many missed problems are named."""
+_NAMED = 3  # how many missed problems are named
 
 
 def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
@@ -373,8 +361,7 @@ def estimate(receipt: Receipt) -> str:
     return f"if each ran once: {saved} saved, {lost} lost ({known})"
 
 
-EXPECTED, UNKNOWN = "expected", "unknown"
-"""Whether the saved time of a GEMM can be estimated."""
+EXPECTED, UNKNOWN = "expected", "unknown"  # whether the saved time of a GEMM can be estimated
 
 
 class Savings(NamedTuple):

@@ -27,28 +27,17 @@ from diode_lut.hardware import Hardware, slug
 from diode_lut.measure.problems import problem_of
 from diode_lut.probe import RECORDING
 from diode_lut.problem import GENERATED, JOINED, Problem
-from diode_lut.programs.run import (
-    ProgramRun,
-    Streams,
-    armed,
-    cold,
-    named_gemms,
-    nothing_asked,
-    run_program,
-    run_with_receipt,
-)
+from diode_lut.programs import run
 from diode_lut.receipts import NO_ANSWER, Receipt, read_receipt, receipt_bytes
 from diode_lut.receipts.summary import joinable, losses
 from diode_lut.table import read_hardware, read_table
 from diode_lut.templates.config import ATEN, DEFAULT, Config
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C, as in shells."""
+INTERRUPTED = 130  # the exit code after Ctrl-C, as in shells
 
 _GO_ON = "stopped: run the same command again to go on"
 
-_NAMED = 3
-"""How many GEMMs are named."""
+_NAMED = 3  # how many GEMMs are named
 
 
 class Order(NamedTuple):
@@ -67,10 +56,7 @@ class Order(NamedTuple):
 
 
 def tune(order: Order, tell: Callable[[str], None]) -> int:
-    """Tune, and return an exit code: the program's, or the failed step's.
-
-    ``tell`` prints a line. ProgramError if nothing was missed on the table's device, or nothing can be kept.
-    """
+    """Tune, and return an exit code: the program's, or the failed step's. ProgramError if there is nothing to do."""
     kept = _kept_receipt(order)
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -137,12 +123,12 @@ def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -
 
 
 def _measure_all(
-    order: Order, receipt: Receipt, before: ProgramRun | None, kept: Path, tell: Callable[[str], None]
+    order: Order, receipt: Receipt, before: run.ProgramRun | None, kept: Path, tell: Callable[[str], None]
 ) -> int:
     """Measure, build, and run the program again."""
     if not losses(receipt) and not _unanswered(receipt):
         asked = any(device.calls for device in receipt.devices.values())
-        tell(f"nothing to measure: {'no GEMM was missed' if asked else nothing_asked(receipt)}")
+        tell(f"nothing to measure: {'no GEMM was missed' if asked else run.nothing_asked(receipt)}")
         return before.ended.code if before else 0
     deadline = time.monotonic() + order.budget_s
     built: dict[Hardware, Path] = {}
@@ -164,7 +150,7 @@ def _measure_all(
     now = losses(after.receipt)
     tell(f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now")
     if now:
-        tell(f"still missed: {named_gemms(now)}")
+        tell(f"still missed: {run.named_gemms(now)}")
     for table in built.values():
         for line in _measured(table, missed):
             tell(line)
@@ -175,10 +161,10 @@ def _measure_all(
     return after.ended.code
 
 
-def _run(order: Order, **variables: str) -> ProgramRun:
+def _run(order: Order, **variables: str) -> run.ProgramRun:
     """Run the program from cold caches: a graph from a cache asks no question."""
-    with cold({**order.environment, **variables}) as environment:
-        return run_with_receipt(order.command, environment, None, limit_s=order.limit_s)
+    with run.cold({**order.environment, **variables}) as environment:
+        return run.run_with_receipt(order.command, environment, None, limit_s=order.limit_s)
 
 
 def _kept_receipt(order: Order) -> Path:
@@ -245,8 +231,8 @@ def _measure(
 def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) -> int:
     """Run one of our commands with its output on standard error, and return its exit code."""
     command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
-    environment = armed({**order.environment, **variables}, DIODE_LUT_STRICT="0")
-    ended = run_program(command, environment, Streams(out=2))
+    environment = run.armed({**order.environment, **variables}, DIODE_LUT_STRICT="0")
+    ended = run.run_program(command, environment, run.Streams(out=2))
     return ended.code or (INTERRUPTED if ended.interrupted else 0)
 
 

@@ -1,7 +1,4 @@
-"""Receipts: the questions of one process or of many, and their answers, counted, merged, written and read.
-
-A file with any error is refused as a whole.
-"""
+"""Receipts: the questions of processes and their answers, merged, written and read. One error refuses a whole file."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from diode_lut.log import warn_once
 from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OF_KERNELS, OP_SIZES, Problem
 from diode_lut.settings import TIERS
 
-MAX_PERMILLE = 1_000_000
-"""Maximum gain in a receipt, in thousandths."""
+MAX_PERMILLE = 1_000_000  # maximum gain in a receipt, in thousandths
 
 
 class Versions(NamedTuple):
@@ -81,20 +77,14 @@ class Skip(NamedTuple):
 
 
 class Unfused(NamedTuple):
-    """A matmul without a fused epilogue, and the reason as text.
-
-    The problem has the class of the refused epilogue, or none if no class was asked about.
-    """
+    """A matmul whose epilogue, of the problem's class if it has one, is not fused, and the reason as text."""
 
     problem: Problem
     reason: str
 
 
 class NoChoice(NamedTuple):
-    """A problem left to Inductor without a question to tables and models, and the reason as text.
-
-    For dynamic sizes, the problem has sizes in their range.
-    """
+    """A problem left to Inductor without asking tables and models, and the reason. Dynamic sizes have a sample."""
 
     problem: Problem
     reason: str
@@ -198,19 +188,14 @@ def merge_receipts(receipts: Iterable[Receipt]) -> Receipt:
     return merged
 
 
-VERSION = 1
-"""The version of the format."""
+VERSION = 1  # the version of the format
 
 MAX_BYTES = 64 * 2**20
-MAX_VALUES = 5_000_000
-"""Readers refuse larger files."""
+MAX_VALUES = 5_000_000  # readers refuse larger files
 
 
 def receipt_bytes(receipt: Receipt) -> bytes:
-    """Return the content of the file. Equal receipts have the same content.
-
-    If a receipt is too large for readers, the half with the lowest counts is left out, with a warning, until it fits.
-    """
+    """Return the content of the file, the same for equal receipts. If too large, its rarer half is left out."""
     data = _encoded(receipt)
     while len(data) > MAX_BYTES or has_more_values(data, MAX_VALUES):
         before = sum(len(counts) for device in receipt.devices.values() for _, counts in _counters(device))
@@ -257,10 +242,7 @@ def _encoded(receipt: Receipt) -> bytes:
 
 
 def _questions(device: Device, counts: Counter[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a counter: problems as ``collect`` takes them, with their calls and their answers.
-
-    Of a generated kernel, there is either the reason or the rest. A miss has the gain that a model expects.
-    """
+    """Yield the JSON objects of a counter: problems as ``collect`` takes them, with their calls and their answers."""
     for asked, calls in sorted(counts.items()):
         rest = asked._asdict()
         problem, over = rest.pop("problem"), rest.pop("over", "")
@@ -431,10 +413,7 @@ class _ReceiptJson(_Json, kw_only=True):
 
 
 def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
-    """Read the receipt in a file; ReceiptError names the place of the first error, or another version.
-
-    ``contents`` replaces reading the file.
-    """
+    """Read the receipt in a file, or ``contents``. ReceiptError names the place of the first error."""
     data = read_at_most(path, MAX_BYTES) if contents is None else contents
     if has_more_values(data, MAX_VALUES):
         raise ReceiptError(f"{path}: more than {MAX_VALUES} values, too many for a receipt")

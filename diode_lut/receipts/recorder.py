@@ -16,27 +16,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from diode_lut import receipts
 from diode_lut.decide.decide import NOT_AS_TIMED, Sources
 from diode_lut.decide.sources import ABSTAIN, Decision
 from diode_lut.hardware import Hardware
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import __version__, in_forked_children
-from diode_lut.receipts import (
-    NO_ANSWER,
-    Apart,
-    Device,
-    GeneratedKernel,
-    Hit,
-    Miss,
-    NoChoice,
-    Receipt,
-    Skip,
-    SourceRecord,
-    Unfused,
-    Versions,
-    merge_receipts,
-    receipt_file,
-)
 from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry
 from diode_lut.table.format import key_text
@@ -83,16 +68,13 @@ class Counts:
 
 _lock = threading.RLock()
 """Held while an event takes effect or results are read. It is reentrant, because a signal handler may compile."""
-_counting = [Counts()]
-"""The active counts. The first are the process's own."""
-_collecting = threading.local()
-"""Its attribute ``collected`` belongs to the innermost ``collecting`` of this thread."""
-_devices: dict[Hardware, Device] = {}
-"""The questions, tables and models by hardware, of this machine or another."""
-_seen: dict[Hardware, Sources] = {}
-"""The sources noted last by hardware."""
-_present: set[Hardware] = set()
-"""The known hardware of this machine."""
+_counting = [Counts()]  # The active counts. The first are the process's own
+_collecting = threading.local()  # its attribute ``collected`` belongs to the innermost ``collecting`` of this thread
+_devices: dict[
+    Hardware, receipts.Device
+] = {}  # the questions, tables and models by hardware, of this machine or another
+_seen: dict[Hardware, Sources] = {}  # the sources noted last by hardware
+_present: set[Hardware] = set()  # the known hardware of this machine
 _asked: set[Hardware] = set()
 """The hardware of this machine with a question. The first question has the receipt written at exit."""
 _warned: set[tuple[Entry | None, Config]] = set()
@@ -129,13 +111,13 @@ def decided(decision: Decision, seconds: float) -> None:
 
 def served(decision: Decision, configs: tuple[Config, ...]) -> None:
     """Count the configs that Inductor got of a decision. Without any, it chose by itself."""
-    hit = Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
+    hit = receipts.Hit(decision.problem, *_who(decision), _configs(configs), decision.over) if configs else None
     with _lock:
         for device in _receiving(decision.hardware):
             if hit is not None:
                 device.hits[hit] += 1
                 continue
-            device.misses[Miss(decision.problem, decision.over)] += 1
+            device.misses[receipts.Miss(decision.problem, decision.over)] += 1
             if decision.expected_time is not None:
                 device.expect(decision.problem, int(1000 / decision.expected_time))
         if hit is None and decision.configs:
@@ -155,7 +137,7 @@ def skipped(decision: Decision, config: Config, reason: str) -> bool:
 def _skip(decision: Decision, config: Config, reason: str) -> None:
     if decision.problem.op in GENERATED:
         return
-    skip = Skip(decision.problem, *_who(decision), _config(config), reason)
+    skip = receipts.Skip(decision.problem, *_who(decision), _config(config), reason)
     for counts in _counts():
         counts.skipped_configs += 1
     for device in _receiving(decision.hardware):
@@ -168,49 +150,49 @@ def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
         for counts in _counts():
             counts.no_choice += 1
         for device in _receiving(hardware):
-            device.no_choice[NoChoice(problem, reason)] += 1
+            device.no_choice[receipts.NoChoice(problem, reason)] += 1
 
 
 def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
     """Count a matmul without a fused epilogue."""
     with _lock:
         for device in _receiving(hardware):
-            device.unfused[Unfused(problem, reason)] += 1
+            device.unfused[receipts.Unfused(problem, reason)] += 1
 
 
 def why_missed(decision: Decision) -> str:
     """Return the reason why Inductor decides after a decision."""
-    return f"no config of {decision.where} can run" if decision.configs else NO_ANSWER
+    return f"no config of {decision.where} can run" if decision.configs else receipts.NO_ANSWER
 
 
 def apart(decision: Decision) -> None:
     """Count matmuls that could be joined and stay apart, because no table has an answer or no config can run."""
     with _lock:
         for device in _receiving(decision.hardware):
-            device.apart[Apart(decision.problem, why_missed(decision))] += 1
+            device.apart[receipts.Apart(decision.problem, why_missed(decision))] += 1
 
 
 def generated(decision: Decision, config: Config | None) -> None:
     """Count a generated kernel with a config of a decision, or without one."""
     if config is not None:
         answer = (*_who(decision), _config(config), "", decision.over)
-        _generated(decision.hardware, GeneratedKernel(decision.problem, *answer))
+        _generated(decision.hardware, receipts.GeneratedKernel(decision.problem, *answer))
         return
     generated_left(decision.problem, decision.hardware, why_missed(decision))
 
 
 def generated_left(problem: Problem, hardware: Hardware, reason: str) -> None:
     """Count a generated kernel about which nobody was asked."""
-    _generated(hardware, GeneratedKernel(problem, "", "", "", "", reason))
+    _generated(hardware, receipts.GeneratedKernel(problem, "", "", "", "", reason))
 
 
-def _generated(hardware: Hardware, kernel: GeneratedKernel) -> None:
+def _generated(hardware: Hardware, kernel: receipts.GeneratedKernel) -> None:
     with _lock:
         for device in _receiving(hardware):
             device.generated[kernel] += 1
 
 
-def told(counts: Counts, devices: Mapping[Hardware, Device], *, cached: bool) -> None:
+def told(counts: Counts, devices: Mapping[Hardware, receipts.Device], *, cached: bool) -> None:
     """Add the result of ``collecting`` for a graph from a cache or another process."""
     with _lock:
         for each in _counts():
@@ -231,14 +213,14 @@ def devices_seen(hardware: Iterable[Hardware]) -> None:
 def sources_seen(sources: Sources) -> None:
     """Note the tables and models for the hardware, of this machine or another."""
     with _lock:
-        device = _devices.setdefault(sources.hardware, Device())
+        device = _devices.setdefault(sources.hardware, receipts.Device())
         if device.sources and _seen.get(sources.hardware) is sources:
             return
         _seen[sources.hardware] = sources
         for tier in sources.tiers:
             for source in tier.sources:
                 name = _text(str(source.path or source.name()))
-                device.sources[SourceRecord(tier.name, name, source.digest, source.rows)] = None
+                device.sources[receipts.SourceRecord(tier.name, name, source.digest, source.rows)] = None
             device.left_out.update(dict.fromkeys(_text(f"{tier.name}: {reason}") for reason in tier.left_out))
 
 
@@ -264,7 +246,7 @@ class Collected(NamedTuple):
     """The questions of a thread within a block."""
 
     counts: Counts
-    devices: dict[Hardware, Device]
+    devices: dict[Hardware, receipts.Device]
 
 
 @contextmanager
@@ -278,14 +260,14 @@ def collecting() -> Iterator[Collected]:
         _collecting.collected = before
 
 
-def own_receipt() -> Receipt:
+def own_receipt() -> receipts.Receipt:
     """Return the receipt of this process so far, as a copy."""
     torch, triton = (str(getattr(sys.modules.get(name), "__version__", "")) for name in ("torch", "triton"))
-    versions = Versions(__version__, platform.python_version(), torch, triton)
+    versions = receipts.Versions(__version__, platform.python_version(), torch, triton)
     with _lock:
         devices = {hardware: device for hardware, device in _devices.items() if hardware in _present}
-        own = Receipt(1, {versions: None}, round(_counting[0].seconds * 1e9), devices)
-        return merge_receipts([own])
+        own = receipts.Receipt(1, {versions: None}, round(_counting[0].seconds * 1e9), devices)
+        return receipts.merge_receipts([own])
 
 
 def _counts() -> list[Counts]:
@@ -294,18 +276,18 @@ def _counts() -> list[Counts]:
     return _counting if collected is None else [*_counting, collected.counts]
 
 
-def _receiving(hardware: Hardware) -> list[Device]:
+def _receiving(hardware: Hardware) -> list[receipts.Device]:
     """Return all devices in which a question of this thread about a device of this machine is noted."""
     if hardware not in _asked:
         if not _asked:
-            receipt_file.arm(own_receipt)
+            receipts.receipt_file.arm(own_receipt)
         _asked.add(hardware)
         _present.add(hardware)
     device = _devices.get(hardware)
     if device is None:
-        device = _devices[hardware] = Device()
+        device = _devices[hardware] = receipts.Device()
     collected = _collecting.__dict__.get("collected")
-    return [device] if collected is None else [device, collected.devices.setdefault(hardware, Device())]
+    return [device] if collected is None else [device, collected.devices.setdefault(hardware, receipts.Device())]
 
 
 def _who(decision: Decision) -> tuple[str, str, str]:
@@ -326,6 +308,6 @@ def _begin_again() -> None:
     _lock = threading.RLock()
     _counting[0] = Counts()
     for hardware, device in _devices.items():
-        _devices[hardware] = Device(device.sources, device.left_out)
+        _devices[hardware] = receipts.Device(device.sources, device.left_out)
     _present.clear()
     _asked.clear()

@@ -13,36 +13,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from diode_lut import receipts
 from diode_lut.errors import as_json as printable_as_json
 from diode_lut.errors import as_lines, counted
 from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import EPILOGUES, FUSED, JOINED, NO_EPILOGUE, Problem
-from diode_lut.receipts import (
-    FREEZABLE,
-    NO_ANSWER,
-    Apart,
-    Device,
-    GeneratedKernel,
-    NoChoice,
-    Receipt,
-    Unfused,
-    hardware_to_json,
-    over_to_json,
-    versions_to_json,
-)
 from diode_lut.settings import TIERS
 from diode_lut.templates.config import baseline
 
-TYPICAL_PERMILLE = 1100
-"""The gain over aten in thousandths, without a model: about the mean of the shipped H200 table."""
+TYPICAL_PERMILLE = 1100  # the gain over aten in thousandths, without a model: about the mean of the shipped H200 table
 
 
 class Loss(NamedTuple):
-    """A problem, missed ``calls`` times, with the nanoseconds lost if each call ran once.
-
-    ``nanoseconds`` is None where the device's peaks are not known. ``by_model`` is whether a model knows the problem.
-    ``over`` is as in Miss.
-    """
+    """A missed problem with the nanoseconds lost if each call ran once, or None if the device's peaks are unknown."""
 
     hardware: Hardware
     problem: Problem
@@ -52,16 +35,16 @@ class Loss(NamedTuple):
     over: str = ""
 
 
-def freezing(devices: Iterable[Device]) -> list[str]:
+def freezing(devices: Iterable[receipts.Device]) -> list[str]:
     """Name the remedy for GEMMs that have a choice once weights are frozen; empty if there are none."""
     lefts = (left for device in devices for left in device.no_choice)
-    found = [*dict.fromkeys(str(left.problem) for left in lefts if left.reason == FREEZABLE)]
+    found = [*dict.fromkeys(str(left.problem) for left in lefts if left.reason == receipts.FREEZABLE)]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     setting = "torch._inductor.config.freezing = True, set in the thread that compiles, gives it one for"
     return [f"{setting} {found[0]}{more}"] if found else []
 
 
-def losses(receipt: Receipt) -> list[Loss]:
+def losses(receipt: receipts.Receipt) -> list[Loss]:
     """Return all misses of a receipt, the most time lost first."""
     found: list[tuple[float, float, Loss]] = []
     for hardware, device in receipt.devices.items():
@@ -75,32 +58,31 @@ def losses(receipt: Receipt) -> list[Loss]:
     return [loss for *_, loss in sorted(found)]
 
 
-MOST_ROWS_TO_JOIN = 1024
-"""With more rows of A, joined matmuls gained nothing on an H100."""
+MOST_ROWS_TO_JOIN = 1024  # with more rows of A, joined matmuls gained nothing on an H100
 
 
-def joinable(receipt: Receipt) -> dict[Hardware, set[Problem]]:
+def joinable(receipt: receipts.Receipt) -> dict[Hardware, set[Problem]]:
     """Return the matmuls that a row might join, or join with the work after them, and no table knows, by hardware."""
     found = {
         hardware: {
             asked.problem
             for asked in device.apart
-            if asked.reason == NO_ANSWER and (asked.problem.op in FUSED or asked.problem.m <= MOST_ROWS_TO_JOIN)
+            if asked.reason == receipts.NO_ANSWER
+            and (asked.problem.op in FUSED or asked.problem.m <= MOST_ROWS_TO_JOIN)
         }
         for hardware, device in receipt.devices.items()
     }
     return {hardware: problems for hardware, problems in found.items() if problems}
 
 
-_SHOWN = 10
-"""How many misses, and how many skipped configs, are shown for each device."""
+_SHOWN = 10  # how many misses, and how many skipped configs, are shown for each device
 
 
-def as_text(receipt: Receipt) -> str:
+def as_text(receipt: receipts.Receipt) -> str:
     """Return the whole report."""
     processes = counted(receipt.processes, "process")
     lines = [f"{processes}, {receipt.selecting_ns / 1e6:.1f} ms spent on selecting"]
-    software = (versions_to_json(versions) for versions in sorted(receipt.versions))
+    software = (receipts.versions_to_json(versions) for versions in sorted(receipt.versions))
     lines += [", ".join(f"{name} {version}" for name, version in each.items()) for each in software]
     lost = losses(receipt)
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
@@ -115,7 +97,7 @@ def as_text(receipt: Receipt) -> str:
     return as_lines(lines)
 
 
-def _answers(device: Device) -> Iterator[str]:
+def _answers(device: receipts.Device) -> Iterator[str]:
     """Yield how many calls were answered, and why others were not."""
     if device.calls:
         answered = device.hits.total()
@@ -123,7 +105,7 @@ def _answers(device: Device) -> Iterator[str]:
         share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {counted(device.calls, 'call')}, {share}, {device.misses.total()} left to Inductor"
     for reason, times in _by_reason(device.no_choice.items()).items():
-        remedy = f" ({', '.join(freezing([device]))})" if reason == FREEZABLE else ""
+        remedy = f" ({', '.join(freezing([device]))})" if reason == receipts.FREEZABLE else ""
         yield f"  {counted(times, 'call')} without a choice: {reason}{remedy}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
@@ -137,7 +119,7 @@ def _answers(device: Device) -> Iterator[str]:
         yield f"  {counted(times, 'matmul')} apart from the work that follows: {reason}"
 
 
-def _generated(device: Device) -> Iterator[str]:
+def _generated(device: receipts.Device) -> Iterator[str]:
     """Yield how many kernels that Inductor generated were decided, and why others were not."""
     if device.generated:
         tiers, reasons = _generated_by_tier(device), _generated_left(device)
@@ -148,7 +130,7 @@ def _generated(device: Device) -> Iterator[str]:
         yield from (f"    {times} left to Inductor: {reason}" for reason, times in reasons.items())
 
 
-def _generated_by_tier(device: Device) -> dict[str, int]:
+def _generated_by_tier(device: receipts.Device) -> dict[str, int]:
     found = Counter[str]()
     for kernel, times in device.generated.items():
         if kernel.config:
@@ -156,11 +138,11 @@ def _generated_by_tier(device: Device) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _generated_left(device: Device) -> dict[str, int]:
+def _generated_left(device: receipts.Device) -> dict[str, int]:
     return _by_reason((kernel, times) for kernel, times in device.generated.items() if kernel.reason)
 
 
-def _ranges(device: Device) -> Iterator[str]:
+def _ranges(device: receipts.Device) -> Iterator[str]:
     """Yield the kernels of GEMMs with a dynamic size, each with its part of the range."""
     hits = [(-calls, hit) for hit, calls in device.hits.items() if hit.over]
     if hits:
@@ -182,7 +164,7 @@ def _misses(lost: list[Loss]) -> Iterator[str]:
     yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
 
 
-def _skipped(device: Device) -> Iterator[str]:
+def _skipped(device: receipts.Device) -> Iterator[str]:
     reasons = Counter[tuple[str, str, str]]()
     for skip, calls in device.skipped.items():
         reasons[skip.config, skip.row or skip.tier, skip.reason] += calls
@@ -197,15 +179,15 @@ def _more(count: int, things: str) -> list[str]:
     return [f"    and {count - _SHOWN} more {things}"] if count > _SHOWN else []
 
 
-def as_json(receipt: Receipt) -> str:
+def as_json(receipt: receipts.Receipt) -> str:
     """Return the calls of each device with their tiers, and all misses, the most time lost first, as JSON."""
     report = {
         "processes": receipt.processes,
         "selecting_ns": receipt.selecting_ns,
-        "versions": [versions_to_json(versions) for versions in sorted(receipt.versions)],
+        "versions": [receipts.versions_to_json(versions) for versions in sorted(receipt.versions)],
         "devices": [
             {
-                "hardware": hardware_to_json(hardware),
+                "hardware": receipts.hardware_to_json(hardware),
                 "calls": device.calls,
                 "answered": device.hits.total(),
                 "hits": _calls_by_tier(device),
@@ -228,7 +210,7 @@ def as_json(receipt: Receipt) -> str:
         "missed": [
             {
                 **loss.problem.to_json(),
-                **over_to_json(loss.over),
+                **receipts.over_to_json(loss.over),
                 "calls": loss.calls,
                 "hardware": loss.hardware.name,
                 "lost_ns": None if loss.nanoseconds is None else round(loss.nanoseconds),
@@ -240,7 +222,7 @@ def as_json(receipt: Receipt) -> str:
     return printable_as_json(report)
 
 
-def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
+def _epilogues(device: receipts.Device) -> dict[str, tuple[int, int]]:
     """Count for each class of epilogue how many were fused, and how many the library's kernel left apart."""
     found = dict.fromkeys(EPILOGUES, (0, 0))
     for hit, calls in device.hits.items():
@@ -250,7 +232,9 @@ def _epilogues(device: Device) -> dict[str, tuple[int, int]]:
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 
 
-def _by_reason(left: Iterable[tuple[Apart | GeneratedKernel | NoChoice | Unfused, int]]) -> dict[str, int]:
+def _by_reason(
+    left: Iterable[tuple[receipts.Apart | receipts.GeneratedKernel | receipts.NoChoice | receipts.Unfused, int]],
+) -> dict[str, int]:
     """Count each reason, the most frequent first."""
     times = Counter[str]()
     for each, count in sorted(left):
@@ -258,11 +242,11 @@ def _by_reason(left: Iterable[tuple[Apart | GeneratedKernel | NoChoice | Unfused
     return dict(times.most_common())
 
 
-def _apart(device: Device, ops: tuple[str, ...]) -> dict[str, int]:
+def _apart(device: receipts.Device, ops: tuple[str, ...]) -> dict[str, int]:
     return _by_reason((each, times) for each, times in device.apart.items() if each.problem.op in ops)
 
 
-def _calls_by_tier(device: Device) -> dict[str, int]:
+def _calls_by_tier(device: receipts.Device) -> dict[str, int]:
     calls = dict.fromkeys(TIERS, 0)
     for hit, count in device.hits.items():
         calls[hit.tier] += count

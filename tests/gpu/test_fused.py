@@ -1,7 +1,5 @@
 """Matmuls and the work after them by QuACK's kernels on a real GPU: digits, also of what the cache returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

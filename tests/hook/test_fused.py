@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ import diode_lut
 from diode_lut.hook import fused, patches, quack
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config
-from tests.fake_cuda import Input, lower
+from tests.fake_cuda import H200, Input, fake_cuda, lower
 from tests.hook.test_hook import Rows
 
 pytestmark = pytest.mark.usefixtures("h200", "installed")
@@ -209,6 +210,15 @@ def test_what_no_row_knows_is_apart(rows: Rows) -> None:
     assert [(each.problem.op, each.problem.variant, each.problem.m) for each in device.apart] == [
         ("fused_mm", "gelu", 128)
     ]
+
+
+def test_other_gpus_are_not_asked_about(rows: Rows) -> None:
+    """On a GPU without such kernels, nobody is asked, and a receipt does not tell ``tune`` to measure any."""
+    rows(row(m=[1, 16]))
+    a100 = SimpleNamespace(**{**vars(H200), "name": "NVIDIA A100", "major": 8})
+    with fake_cuda(a100), recorder.collecting() as collected:
+        assert works(gelu, X, W, BIAS) == []
+    assert all(not device.apart for device in collected.devices.values())
 
 
 @pytest.mark.parametrize(

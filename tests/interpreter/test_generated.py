@@ -1,7 +1,5 @@
 """Generated kernels with fixed configs, and measured, on the device on which Triton's interpreter executes kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

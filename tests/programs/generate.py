@@ -5,8 +5,6 @@ gradients against float64, and how often which heuristics are in the code; first
 with a number of rows that may change, for several numbers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Receipts that hypothesis draws."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import strategies as st

@@ -4,8 +4,6 @@ Widths are those of the public models; most have one or two layers, because laye
 Weights are random. Everything is in bfloat16, except where the name says otherwise.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from functools import partial

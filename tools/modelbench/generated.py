@@ -5,8 +5,6 @@ that several programs have is measured once. ``compile_part`` and ``measure`` ne
 a captured program in CUDA graphs that differ in the configs of its kernels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -37,24 +35,17 @@ KINDS = {
     HeuristicType.REDUCTION: "reduction",
     HeuristicType.PERSISTENT_REDUCTION: "persistent",
 }
-MOST_CONFIGS = 34
-"""Number of configs of a kernel besides those that Inductor tries."""
-
-PART = 8
-"""Number of configs that are compiled in one go."""
+MOST_CONFIGS = 34  # number of configs of a kernel besides those that Inductor tries
+PART = 8  # number of configs that are compiled in one go
 
 ROUNDS, LAST_ROUNDS, REPLAYS = 14, 30, 40
-FINALISTS = 8
-"""Number of configs that are timed again, besides Inductor's: the fastest of the first rounds."""
-
-MOST_KERNELS = 5
-"""Number of kernels of a program that are replaced alone in its graph: those that gain most."""
+FINALISTS = 8  # number of configs that are timed again, besides Inductor's: the fastest of the first rounds
+MOST_KERNELS = 5  # number of kernels of a program that are replaced alone in its graph: those that gain most
 
 QUICK, CHAINED = 12, 20
 """Microseconds below which most of a kernel's time is its launch; it is timed in a graph of so many of its launches."""
 
-TINY_GAIN = 0.3
-"""Microseconds of a kernel's gain in a step below which it is not replaced alone."""
+TINY_GAIN = 0.3  # microseconds of a kernel's gain in a step below which it is not replaced alone
 
 META = (
     *("num_load", "num_store", "num_reduction", "atomic_add_found", "tiling_scores", "RSPLIT_SIZE", "no_x_dim"),

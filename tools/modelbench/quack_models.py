@@ -6,8 +6,6 @@ them. Compare compile times of processes that compile one way each. Processes th
 same time, and take times one after the other.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json
@@ -35,8 +33,7 @@ from diode_lut.receipts import recorder
 
 Record = dict[str, Any]
 ROUNDS = 60
-WAYS = ("default", "without", "with")
-"""Default mode, the tables without QuACK, and with it."""
+WAYS = ("default", "without", "with")  # default mode, the tables without QuACK, and with it
 
 _LAYERS: Record = {"num_hidden_layers": 4, "use_cache": False}
 _MINILM: Record = {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536, "num_hidden_layers": 12}

@@ -1,7 +1,5 @@
 """Results of programs in Markdown, and as a picture with a bar and an interval for each."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Results of many processes, summarized for each model: medians over the compiles of each label."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
@@ -10,8 +8,7 @@ from modelbench.labels import DEFAULT, EAGER, LABELS
 from modelbench.models import MODELS, SMALL
 from modelbench.records import Record
 
-WRONG = 3.0
-"""A result is wrong if its error is larger than that of eager mode by this factor."""
+WRONG = 3.0  # a result is wrong if its error is larger than that of eager mode by this factor
 
 
 class LabelSummary(NamedTuple):

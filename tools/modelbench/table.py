@@ -1,7 +1,5 @@
 """Results in Markdown: a table of run times and compile times, and lines about benchmarks and errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
