@@ -40,6 +40,15 @@ def test_a_problem_with_another_best_config_has_its_own_row() -> None:
     assert Index([single, every]).find(problems[3]) == single
 
 
+def test_the_other_form_must_save_more_than_noise() -> None:
+    """The form of most kernels comes first, unless the other saves more than two measurements differ by."""
+    problems = [kernel(1 + number, 600) for number in range(6)]
+    for saved, first in ((0.985, KEPT), (0.95, SHORT)):
+        times = [{DEFAULT: 1.0, KEPT: 1.0, **({SHORT: saved} if number < 4 else {})} for number in range(6)]
+        (row,) = [row for row in kernel_rows(problems, times) if row.problems == 6]
+        assert row.best.config == first
+
+
 def test_loads_of_pointwise_kernels() -> None:
     """Kernels that read more have another config. A row for a single size has the range of loads of its part."""
     wide, square = Config("pointwise", (128, 2, 4)), Config("pointwise", (32, 8, 64))
