@@ -286,8 +286,7 @@ def _triton(
     return _with_short_code(choice) if device.triton == "cuda" else choice
 
 
-_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")
-"""The end of the loop along K in Inductor's templates, or its start if it counts down."""
+_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
 
 
 def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:

@@ -44,8 +44,7 @@ from diode_lut.receipts.receipt_file import write_after_graph
 _KEPT = "_diode_lut"  # the attribute of a graph with its counts and its receipt
 
 
-_MARK = "_diode_lut"
-"""The attribute of a package's graph with the identity of the snapshot; None if it was not answered."""
+_MARK = "_diode_lut"  # attribute of a package's graph: the snapshot's identity, or None if it was not answered
 
 
 _UNANSWERED = "_diode_lut_unanswered"  # the attribute of a graph whose kernels are not those its key stands for

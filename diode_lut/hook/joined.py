@@ -72,8 +72,7 @@ class Product(NamedTuple):
         return next((axis.high for axis in self.axes if axis.high is not None), self.problem.m)
 
 
-Parts = tuple[tuple[int | None, str], ...]
-"""The configs of a group for parts of a dynamic size's range, each with its largest size. The last one has none."""
+Parts = tuple[tuple[int | None, str], ...]  # configs for parts of a size's range, with the largest size of all but one
 
 
 class _Group(NamedTuple):

@@ -291,8 +291,7 @@ def install_in_vllm(_compiler_interface: ModuleType) -> None:
 
 _wanted: set[str] = set()
 _undo: dict[Patch, Undo] = {}  # the functions to undo the patches in place
-_MARK = "_diode_lut_patch"
-"""An attribute of our functions, and of functions that another package has wrapped around them."""
+_MARK = "_diode_lut_patch"  # attribute of our functions, and of functions that others have wrapped around them
 
 
 def _put_when_imported(during: str) -> None:
@@ -404,7 +403,6 @@ class Factory:
     """Make the choices handler of a thread: ours, on top of the handler the user's own factory makes."""
 
     __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
-
     previous: Any = None  # The user's own factory. None without one
 
     def __call__(self) -> Any:

@@ -266,8 +266,7 @@ def _narrowed(bounds: ValueRanges[Any], within: ValueRanges[Any]) -> ValueRanges
     return bounds & within if within.lower <= bounds.upper and bounds.lower <= within.upper else bounds
 
 
-OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}
-"""Ops of the graph whose operands Inductor may pad."""
+OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}  # whose operands Inductor may pad
 
 _PAD = torch.ops.aten.constant_pad_nd.default
 
@@ -342,9 +341,7 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
 
 
 MARK = "diode_lut"  # The annotation of our choices, with their config. Inductor must keep to them
-
-MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
-"""Inductor's names of the library calls for a matmul with a frozen weight."""
+MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"  # Inductor's names for a frozen weight
 
 _OP_OF_UID = {uid: op for op, uids in UIDS[ATEN.template].items() for uid in uids}
 

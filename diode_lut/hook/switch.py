@@ -16,9 +16,7 @@ from diode_lut.errors import let_pass
 from diode_lut.log import warn_once
 from diode_lut.settings import config
 
-_MISFITS = (AttributeError, ImportError, TypeError)
-"""Python's errors for a missing name, and for a call with the wrong arguments."""
-
+_MISFITS = (AttributeError, ImportError, TypeError)  # of a missing name, and of a call with the wrong arguments
 _PASSING = (MemoryError, OSError, RecursionError)  # errors that may not happen again in the same place
 _KEY = "_fx_graph_cache_key"  # the attribute of a graph with its key
 OFF = ("off",)  # the identity of Inductor's own choices

@@ -112,8 +112,7 @@ _TRITON_KWARGS = {
 FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")
 """The templates of attention: Inductor's configs for them have fields with our names of the tunables."""
 
-KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}
-"""By template of a reduction that Inductor generates: whether it is persistent."""
+KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}  # whether a reduction's template is persistent
 
 FORMS = {
     "POINTWISE": "pointwise",
@@ -191,8 +190,7 @@ TEMPLATE_OF_UID: dict[str, str] = {
 }
 """Our name of a template, by uid."""
 
-TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}
-"""Our name of the template of a choice with no uid, by Inductor's class."""
+TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}  # of choices with no uid
 
 TEMPLATES_OF_CHOICES = {
     "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),
