@@ -29,7 +29,7 @@ from diode_lut.receipts.recorder import Counts
 from diode_lut.settings import MODEL, Settings, config
 from diode_lut.table import Entry
 from diode_lut.table.format import winner_text
-from diode_lut.templates.config import ATEN, Config, baseline
+from diode_lut.templates.config import Config, baseline
 
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model
@@ -292,7 +292,8 @@ class OverSizes(NamedTuple):
             else:
                 lines.append(f"  {decision.over}: {chosen}, because no table and no model answers")
         name = "where there can be one kernel only: " if self.parts else ""
-        return as_lines([*lines, f"  {name}{_who(self.whole, next(iter(self.whole.configs), ATEN))}"])
+        taken = next(iter(self.whole.configs), baseline(self.problem.op))
+        return as_lines([*lines, f"  {name}{_who(self.whole, taken)}"])
 
 
 def _as_dict(decision: Decision) -> dict[str, Any]:

@@ -266,6 +266,19 @@ class TestExplain:
         _, line = call("explain", "mm", 8, 64, 64, "--dynamic", "m=2:512", *options).stdout.splitlines()
         assert line.startswith("  m from 2 to 512: aten, as ")
 
+    def test_generated_kernels(self, table_file: Write) -> None:
+        """A row is for a range of x if it covers all of it."""
+        kernel = ("reduction", "--variant", "inner", "--x", 8, "--r", 768, "--dynamic", "x=2:4096")
+        config = {"template": "persistent_reduction", "block_x": 1, "num_warps": 4}
+        for largest, code, expected in (
+            (4096, 0, "persistent_reduction x1 w4, as "),
+            (4095, 1, "Inductor decides as "),
+        ):
+            path = table_file("mine.json", {"op": "reduction", "x": [1, largest], "configs": [config]})
+            result = call("explain", *kernel, "--hardware", "nvidia-h200", "--table", path)
+            _, line = result.stdout.splitlines()
+            assert (result.exit_code, line.startswith(f"  x from 2 to 4096: {expected}")) == (code, True)
+
     @pytest.mark.parametrize(
         ("op", "dynamic", "message"),
         [

@@ -46,7 +46,11 @@ CASES = [
         "error: mine.json: configs[0].parts: 64 elements in 64 parts (allowed: 32 in each)",
     ),
     ("explain mm 8 8 8 --dtype float64", 2, "no choice in float64: Inductor has only the library's kernel for it"),
-    ("explain pointwise --variant flat --x 8 --dynamic x=1:8", 2, "'x=1:8' is not b, m, n or k and its range, such as"),
+    (
+        "explain reduction --variant inner --x 8 --r 8 --dynamic r=1:8",
+        2,
+        "'r=1:8' is not b, m, n, k or x and its range",
+    ),
     (
         "set mine.json reduction --variant inner --x 8 --r 8x --config aten --note x",
         2,

@@ -103,7 +103,8 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     if arguments.table is not None:
         settings[OTHER] = {"generated": True, "tables": [str(arguments.table)]}
     record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "codes": {}, "us": {}}
-    kept, graphs, fewer = [], [], []
+    kept, graphs = [], []
+    fewer: list[tuple[str, Any]] = []
     for _ in range(arguments.compiles):
         for label, of_label in settings.items():
             torch._dynamo.reset()
@@ -151,7 +152,7 @@ def _mark_batch(inputs: tuple[Any, ...]) -> None:
 
     for each in inputs:
         if isinstance(each, torch.Tensor):
-            torch._dynamo.mark_dynamic(each, 0, min=2)
+            torch._dynamo.mark_dynamic(each, 0)
 
 
 def _quarter(value: Any) -> Any:

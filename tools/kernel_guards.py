@@ -228,6 +228,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.hook.epilogues": {
         "joined-alone": ("speedup_by_fusion", Without("ALONE"), JOINED + "test_nothing_is_fused"),
         "parts-that-are-aligned": ("is_written_in_rows", TRUE, CONCAT + "test_parts_that_do_not_begin_at_16_bytes"),
+        "parts-of-wide-indices": (
+            "_has_narrow_indices",
+            TRUE,
+            CONCAT + "test_a_whole_of_more_elements_than_32_bits_index",
+        ),
     },
     "diode_lut.decide.decide": {
         "constants": (
@@ -277,7 +282,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "generated-node": ("_why_left", Without("patches"), GENERATED + "test_settings_for_a_node_win"),
         "generated-order": ("_why_left", Without("strict_reduction_rblock"), GENERATED + "test_order_of_a_sum_wins"),
         "generated-dimensions": ("_why_left", Without("others"), GENERATED + "test_two_dimensions_beside_each_other"),
-        "generated-sizes-change": ("_why_left", Without("plain"), GENERATED + "test_left_to_inductor"),
+        "generated-sizes-change": ("_range_of_x", Without("reduction_numel"), GENERATED + "test_left_to_inductor"),
         "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
@@ -299,6 +304,14 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "split-settings": ("parts_of", Without("setting"), SPLITS + "test_inductors_settings_win"),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),
+    },
+    "diode_lut.decide.sources": {
+        "generated-range": (
+            "Source.ask_over",
+            Instead("lambda self, problem, low, *rest: self.ask(problem._replace(x=low), rest[-1], padding=False)"),
+            GENERATED + "test_rows_for_parts_of_a_range",
+            GENERATED + "test_rows_that_lose_in_a_part_of_a_range",
+        ),
     },
     "diode_lut.templates.generated": {
         "split-parts": (

@@ -24,7 +24,7 @@ from modelbench.corpus import KEPT_AWAY
 from diode_lut.build.generated import rows_of_kernels
 from diode_lut.hardware import Hardware
 from diode_lut.model.generated import fit_kernels
-from diode_lut.problem import Problem
+from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -40,6 +40,7 @@ SCALE |= {"per element": 0.7, "score x": 1, "score y": 1, "exp": 0.5, "padded": 
 """By how much features set kernels apart, for their nearest."""
 
 
+LEAST_CHANGING = 8192  # elements of pointwise kernels whose number may change: two rows of a layer
 WIDTH = 96  # of the two hidden layers of a network
 
 
@@ -230,13 +231,14 @@ def timings(data: Data) -> dict[int, tuple[Problem, dict[Config, float]]]:
     return found
 
 
-def answered(data: Data, otherwise: Picks) -> tuple[Picks, Picks, Picks]:
+def answered(data: Data, otherwise: Picks) -> tuple[Picks, Picks, Picks, Picks]:
     """The configs of the rows that ``build`` makes, of the regressions of ``distill``, and of rows, then regressions.
 
-    They are in the form of the kernel: the others were seldom measured.
+    The last are those of regressions if x may change, and this is one of its sizes. All are in the form of the kernel:
+    the others were seldom measured.
     """
     measured = timings(data)
-    by_rows, regressed, both = (np.broadcast_to(otherwise, data.held.shape).copy() for _ in range(3))
+    by_rows, regressed, both, for_any = (np.broadcast_to(otherwise, data.held.shape).copy() for _ in range(4))
     for fold in range(FOLDS + 1):
         known = [each for number, each in measured.items() if not data.held[fold, number]]
         index, kernels = Index(rows_of_kernels(known, HARDWARE)), fit_kernels(known, HARDWARE)
@@ -250,7 +252,10 @@ def answered(data: Data, otherwise: Picks) -> tuple[Picks, Picks, Picks]:
             by_rows[fold, number] = (*of_row, by_rows[fold, number])[0]
             regressed[fold, number] = (*expected, regressed[fold, number])[0]
             both[fold, number] = (*of_row, *(() if row is not None else expected), both[fold, number])[0]
-    return by_rows, regressed, both
+            least = LEAST_CHANGING if asked.op == "pointwise" else 2
+            of_range = [names.index(each) for each in kernels.ranked_over(asked, least, MAX_SIZE) if each in names]
+            for_any[fold, number] = (*of_range, for_any[fold, number])[0]
+    return by_rows, regressed, both, for_any
 
 
 def nearest(data: Data, count: int) -> Picks:
@@ -345,7 +350,8 @@ def main() -> None:
     show(data, "Inductor's, benchmarked warm", own)
     show(data, "all configs, benchmarked warm", np.array([np.argmin(record["warm"]) for record in data.kernels]))
     show(data, "rules", by_rules(data, own))
-    for name, picks in zip(("rows", "regressions", "rows, then regressions"), answered(data, own), strict=True):
+    ways = ("rows", "regressions", "rows, then regressions", "regressions for any x")
+    for name, picks in zip(ways, answered(data, own), strict=True):
         show(data, name, picks)
     show(data, "nearest kernel", nearest(data, 1))
     show(data, "nearest six kernels", nearest(data, 6))

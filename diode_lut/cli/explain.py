@@ -29,6 +29,7 @@ from diode_lut.problem import (
     OF_KERNELS,
     OP_SIZES,
     SCALED,
+    SPLIT,
     Problem,
     needed_sizes,
 )
@@ -44,7 +45,7 @@ def _axis(text: str) -> Axis:
     """Return the name and the range of a dynamic size."""
     from diode_lut.decide.decide import Axis
 
-    found = re.fullmatch(r"([bmnk])=(\w+):(\w+)?", text.casefold())
+    found = re.fullmatch(r"([bmnkx])=(\w+):(\w+)?", text.casefold())
     try:
         low, high = (size_of(found[2]), size_of(found[3]) if found[3] else None) if found else (0, None)
     except ProblemError as error:
@@ -53,7 +54,7 @@ def _axis(text: str) -> Axis:
         raise click.BadParameter(f"{text!r} ends before it begins")
     if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
         raise click.BadParameter(
-            f"{text!r} is not b, m, n or k and its range, such as m=1:8192, or m=1: without an end"
+            f"{text!r} is not b, m, n, k or x and its range, such as m=1:8192, or m=1: without an end"
         )
     return Axis((found[1],), low, high)
 
@@ -207,7 +208,8 @@ def _problem(op: str | None, **fields: Any) -> Problem:
     sizes = {name: size for name in OF_KERNELS if (size := fields.pop(name)) is not None}
     fields["variant"] = fields["variant"] or NO_VARIANT
     if op in GENERATED:
-        _require_only(("op", "variant", *OF_KERNELS), f"{op} has --variant and --{' --'.join(OP_SIZES[op])} alone")
+        sizes_alone = f"{op} has --variant and --{' --'.join(OP_SIZES[op])} alone"
+        _require_only(("op", "variant", "dynamic", *OF_KERNELS), sizes_alone)
         for name in needed_sizes(op, fields["variant"]):
             if name not in sizes:
                 raise click.UsageError(f"Missing option '--{name}' ({op} has the sizes {' and '.join(OP_SIZES[op])}).")
@@ -228,7 +230,7 @@ def _checked(axis: Axis, op: str, count: int) -> Axis:
     """Return the axis. BadParameter if sizes of the op may not change, or not this one, or if there are more axes."""
     if count > 1:
         reason = "one size at a time"
-    elif op in (*ATTENTION, *GROUPED, *SCALED, *FUSED):
+    elif op in (*ATTENTION, *GROUPED, *SCALED, *FUSED, SPLIT):
         reason = f"where sizes of {op} may change, Inductor decides alone"
     elif op in JOINED and axis.fields[0] != "m":
         reason = f"matmuls whose {axis.fields[0]} may change are not joined"

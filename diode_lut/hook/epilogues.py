@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from operator import getitem
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from torch._inductor.scheduler import (
     Scheduler,
 )
 from torch._inductor.select_algorithm import TritonTemplateCaller
+from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -47,7 +48,7 @@ from diode_lut.decide.decide import Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import let_pass
 from diode_lut.hook.choices import in_force
-from diode_lut.hook.snapshot import CannotRun, snapshot
+from diode_lut.hook.snapshot import snapshot
 from diode_lut.hook.switch import leave
 from diode_lut.hook.wrapper import Branches, generate_branches
 from diode_lut.log import warn_once
@@ -272,8 +273,8 @@ class Alternatives:
 
     ``problem`` is the matmul alone, and ``branches`` are its own kernels for parts of a dynamic size's range.
     ``assumed`` has the inputs whose layouts are open, with the layouts of the kernels. The library takes any layout, so
-    a kernel that may never run must not decide on them. ``remake`` makes the matmul's own kernel for another
-    layout of the result, or raises CannotRun. It is None if the result is not part of a concatenation.
+    a kernel that may never run must not decide on them. ``in_part`` says whether the result is part of a concatenation,
+    where the matmul's own kernel may write it.
     """
 
     def __init__(
@@ -283,9 +284,10 @@ class Alternatives:
         make: Callable[[Decision], Alternative | None],
         assumed: list[tuple[Any, Layout]],
         branches: Branches | None,
-        remake: Callable[[FixedLayout], ChoiceCaller] | None,
+        *,
+        in_part: bool,
     ) -> None:
-        self.problem, self.assumed, self.branches, self.remake = problem, assumed, branches, remake
+        self.problem, self.assumed, self.branches, self.in_part = problem, assumed, branches, in_part
         self._answers, self._make = answers, make
         self._made: dict[str, Alternative | None] = {}
 
@@ -329,14 +331,14 @@ class _Buffer(MultiTemplateBuffer):
     """The result of a matmul whose kernel is not chosen yet.
 
     Its layout is the stand-alone choice's, and later ops can still decide on it if this choice lets them. It
-    is open to a concatenation if the choice's kernel can be made again. A kernel for other layouts than there
+    is open to a concatenation if the choice's kernel can write into it. A kernel for other layouts than there
     are in the end is not taken.
     """
 
     def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
         times: dict[ChoiceCaller, float] = {aten: 1.0} | {plain: 0.0}
         layout = plain.layout
-        if alternatives.remake is not None:  # Inductor may still decide on its strides
+        if alternatives.in_part:  # Inductor may still decide on its strides
             layout = FlexibleLayout(layout.device, layout.dtype, layout.size)
         super().__init__(layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
         self._own = plain if isinstance(plain, TritonTemplateCaller) else None
@@ -354,7 +356,7 @@ class _Buffer(MultiTemplateBuffer):
 
     def freeze_layout(self) -> None:
         """Take the own kernel's layout, without padding, unless a concatenation took the result."""
-        if self._alternatives.remake is not None and self._own is not None and isinstance(self.layout, FlexibleLayout):
+        if self._alternatives.in_part and self._own is not None and isinstance(self.layout, FlexibleLayout):
             self.layout = copy.copy(self._own.layout)
         else:
             super().freeze_layout()
@@ -379,16 +381,20 @@ class _Buffer(MultiTemplateBuffer):
         return True
 
     def adapt(self) -> None:
-        """Take the own kernel, made again, for a part of a concatenation, or the library's if there can be none."""
-        layout, remake = self.get_layout(), self._alternatives.remake
-        if remake is None or self._fused is not None or self._own is None or _same(layout, self._own.layout):
+        """Take the own kernel for a part of a concatenation, or the library's if the kernel cannot write there.
+
+        Until its code is generated, a kernel depends on the place of its result only by the width of its indices.
+        """
+        layout, own = self.get_layout(), self._own
+        if not self._alternatives.in_part or self._fused is not None or own is None or _same(layout, own.layout):
             return
-        kernel = self._aten
+        kernel: ChoiceCaller = self._aten
         try:
-            with suppress(CannotRun):
-                if is_written_in_rows(layout):  # offsets count from the beginning of the part
-                    part = FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset)
-                    kernel = remake(part)
+            # offsets count from the beginning of the part
+            part = FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset)
+            if is_written_in_rows(layout) and _has_narrow_indices(part) == _has_narrow_indices(own.layout):
+                kernel = copy.copy(own)
+                kernel.layout = part
         except Exception as error:
             leave("a part of a concatenation", error)
         self._times.clear()
@@ -409,6 +415,12 @@ class _Buffer(MultiTemplateBuffer):
                 self._snapshot.record_fusion(decision, ATEN)
         if not self._refused:
             self._snapshot.record_unfused(problem, device, why_unfused(scheduler, node))
+
+
+def _has_narrow_indices(layout: Layout) -> bool:
+    """Return whether 32 bits index every element of a result, up to its last one in memory."""
+    result = Buffer(name="result", layout=layout)
+    return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(layout.size), [result]))
 
 
 def _same(one: Layout, other: Layout) -> bool:

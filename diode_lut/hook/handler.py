@@ -23,7 +23,7 @@ import sympy
 import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.choices import InductorChoices
-from torch._inductor.ir import ChoiceCaller, FixedLayout, Layout
+from torch._inductor.ir import ChoiceCaller, Layout
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.select_algorithm import ExternKernelCaller, TritonTemplateCaller
 from torch._inductor.utils import use_aten_gemm_kernels
@@ -51,7 +51,6 @@ from diode_lut.hook.epilogues import (
     Alternative,
     Alternatives,
     Deferred,
-    as_in_lowering,
     has_aligned_rows,
     is_concatenated,
     may_be_followed,
@@ -511,8 +510,8 @@ class _Question:
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
         if V.graph.current_node.target is torch.ops.aten.convolution.default and own != ATEN and answering:
             as_good = as_good and release() > (2, 11)  # which sees through views only where a template is a Deferred
-        remakes = joined and not changing and own is not None and own != ATEN
-        if as_good and not (may_branch or own_branches is not None or remakes):
+        in_part = joined and not changing and own is not None and own != ATEN
+        if as_good and not (may_branch or own_branches is not None or in_part):
             if own == ATEN and not alone:
                 now.record_unfused(problem, device, SLOWER if len(answering) == len(_CLASSES) else UNKNOWN)
             return plain
@@ -535,12 +534,7 @@ class _Question:
                         return Alternative(decision, config, found.triton[0], found, pieces)
             return Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
 
-        def remake(part: FixedLayout) -> ChoiceCaller:
-            assert own is not None
-            with as_in_lowering():
-                return build_choice(own, with_layouts, self.op, part)
-
-        made = Alternatives(problem, answering, alternative, assumed, own_branches, remake if remakes else None)
+        made = Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
         return Deferred(plain, aten, made)
 
     def _build(self, config: Config) -> ChoiceCaller:

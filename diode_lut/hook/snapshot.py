@@ -106,9 +106,13 @@ class InductorSnapshot:
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """Everything that its decisions depend on, equal in every process with the same decisions."""
+        """Everything that its decisions depend on, equal in every process with the same decisions.
+
+        With the policy ``off`` there are none, and no table is read.
+        """
         devices = self._local()
-        cpu, *gpus = (self._sources_for(hardware).digest for hardware in devices)
+        decides = self.settings.policy != "off"
+        cpu, *gpus = (self._sources_for(hardware).digest if decides else "" for hardware in devices)
         recorder.devices_seen(devices)
         # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
         return (

@@ -1,4 +1,4 @@
-"""Matmuls and the work after them by QuACK's kernels on a real GPU: digits, also of what the cache returns."""
+"""Matmuls and the work after them by QuACK's kernels on a real GPU: digits, also from caches, graphs, in training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,3 +52,33 @@ def test_kernel_computes_it(
             assert float((found.double() - exact).norm() / exact.norm()) < 1.2 * eager
     parsed = Config.from_json(config)
     assert all(callable(quack.kernel(quack.name_of(work, parsed, bias=work in ("gelu", "geglu")))) for work in works)
+
+
+def test_graphs_and_training(rows: Rows) -> None:
+    """CUDA graphs replay the kernels, and a matmul whose result the backward pass needs is left alone."""
+    rows({"op": "fused_mm", "configs": CONFIGS[:1]})
+    shapes = ((1000, 264), (1032, 264), (1032,), (264, 1032))
+    inputs = [(torch.randn(shape, device="cuda") / shape[-1] ** 0.25).bfloat16() for shape in shapes]
+
+    def errors(function: Callable[..., Tensor]) -> list[float]:
+        """Errors of the result and of all gradients against float64."""
+        found: list[list[Tensor]] = []
+        for run, dtype in ((function, torch.bfloat16), (mlp, torch.float64)):
+            leaves = [each.to(dtype).requires_grad_() for each in (each.clone() for each in inputs)]
+            result = run(*leaves)
+            found.append([result, *torch.autograd.grad(result, leaves, torch.ones_like(result))])
+        return [float((ours.double() - exact).norm() / exact.norm()) for ours, exact in zip(*found, strict=True)]
+
+    eager = errors(mlp)
+    trained, codes = run_and_get_code(lambda: errors(torch.compile(mlp, dynamic=False)))
+    assert all(error < 1.2 * usual for error, usual in zip(trained, eager, strict=True))
+    lines = [line for code in codes for line in code.splitlines()]
+    assert not any("fused_mm.default(" in line and "'gelu'" in line for line in lines)
+    exact = mlp(*(each.double() for each in inputs))
+    torch._dynamo.reset()
+    compiled = torch.compile(mlp, dynamic=False, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            found = compiled(*inputs)
+        assert float((found.double() - exact).norm() / exact.norm()) < 1.2 * eager[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.select_algorithm import TritonTemplate
 
 from diode_lut.hook import epilogues
 from tests.fake_cuda import Input, Lowered, lower
@@ -59,6 +60,30 @@ def test_parts_that_do_not_begin_at_16_bytes(widths: tuple[int, ...], kernels: i
     assert (len(lowered.triton_templates), len(lowered.extern)) == (kernels, 2 - kernels)
     assert len(parts(lowered)) == 2
     assert len(lowered.triton_kernels) == kernels
+
+
+def test_each_kernel_is_made_once(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its result lies in the whole makes no other kernel of it."""
+    rows({"configs": [MM]})
+    made = []
+    make = TritonTemplate.generate
+
+    def count(template: TritonTemplate, *arguments: Any, **named: Any) -> Any:
+        made.append(template.name)
+        return make(template, *arguments, **named)
+
+    monkeypatch.setattr(TritonTemplate, "generate", count)
+    assert len(joined(64, 128, 72).triton_templates) == len(made) == 3
+
+
+def test_a_whole_of_more_elements_than_32_bits_index(rows: Rows) -> None:
+    """The kernel of a part would need wider indices than it has, so the library writes the part."""
+    rows({"configs": [MM]})
+    several = [
+        lower(lambda x, w, y: torch.cat([x @ w, y], 1), Input((65_536, 64)), Input((64, 64)), Input((65_536, columns)))
+        for columns in (32_640, 32_768)
+    ]
+    assert [(len(each.triton_templates), len(each.extern)) for each in several] == [(1, 0), (0, 1)]
 
 
 def test_rows_behind_each_other(rows: Rows) -> None:
@@ -152,7 +177,7 @@ def test_a_size_that_may_change(rows: Rows) -> None:
 def test_a_failure_leaves_it_to_the_library(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If there is an error where a kernel is made again, the library computes the part, and the error is logged."""
+    """If there is an error where a kernel gets its place, the library computes the part, and the error is logged."""
     rows({"configs": [MM]})
 
     def fail(*_: Any) -> bool:

@@ -340,24 +340,40 @@ def test_row_for_all_sizes_in_a_range(
 
 
 PART, REST = {"op": "reduction", "x": [1, 500]}, {"op": "reduction", "x": [501, 8192]}
+OTHER = {**PERSISTENT, "num_warps": 8}
 
 
 @pytest.mark.usefixtures("h200")
-@pytest.mark.parametrize("count", [16, 4096])
-def test_rows_for_parts_of_a_range(count: int, rows: Rows) -> None:
+@pytest.mark.parametrize(
+    ("entries", "largest"),
+    [
+        pytest.param([{**PART, "configs": [PERSISTENT]}], 500, id="no row for the rest"),
+        pytest.param([{**PART, "configs": [PERSISTENT]}, {**REST, "configs": [OTHER]}], 500, id="another config"),
+        pytest.param(
+            [{**PART, "configs": [PERSISTENT]}, {**REST, "x": [502, 8192], "configs": [PERSISTENT]}], 500, id="gap"
+        ),
+        pytest.param(
+            [{"op": "reduction", "configs": [PERSISTENT]}, {"op": "reduction", "x": [77, 77], "configs": [OTHER]}],
+            76,
+            id="another config for one size",
+        ),
+        pytest.param(
+            [{**PART, "configs": [PERSISTENT, OTHER]}, {**REST, "configs": [PERSISTENT]}], 8192, id="the same"
+        ),
+    ],
+)
+def test_rows_for_parts_of_a_range(entries: list[dict[str, Any]], largest: int, rows: Rows) -> None:
     """Rows that differ in the config, or leave a gap, are not for the whole range, whatever size comes first."""
-    other = {**PERSISTENT, "num_warps": 8}
-    for entries in (
-        [{**PART, "configs": [PERSISTENT]}],
-        [{**PART, "configs": [PERSISTENT]}, {**REST, "configs": [other]}],
-        [{**PART, "configs": [PERSISTENT, other]}, {**REST, "x": [502, 8192], "configs": [PERSISTENT]}],
-        [{"op": "reduction", "configs": [PERSISTENT]}, {"op": "reduction", "x": [77, 77], "configs": [other]}],
-    ):
-        rows(*entries)
-        assert why_left(any_number(NORM, count)) == NOT_FOR_ALL
-    assert kernels(any_number(NORM, 16, 76)) == [AS_CODE["persistent"]]
-    rows({**PART, "configs": [PERSISTENT, other]}, {**REST, "configs": [PERSISTENT]})
-    assert kernels(any_number(NORM, count)) == [AS_CODE["persistent"]]
+    rows(*entries)
+    for first in (16, 4096):
+        program = any_number(NORM, first)
+        if largest == 8192:
+            assert kernels(program) == [AS_CODE["persistent"]]
+        else:
+            assert why_left(program) == NOT_FOR_ALL
+    assert kernels(any_number(NORM, 16, largest)) == [AS_CODE["persistent"]]
+    if largest < 8192:
+        assert why_left(any_number(NORM, 16, largest + 1)) == NOT_FOR_ALL
 
 
 @pytest.mark.usefixtures("h200")
@@ -378,7 +394,7 @@ def test_model_for_all_sizes_in_a_range() -> None:
             assert found[0] == found[1]
         assert why_left((COLUMNS[0], [Input((128, 4096), dynamic=(1,), most=8192)])) == NOT_FOR_ALL
         assert why_left(any_number((LONG[0], [Input((64, 1 << 15))]))) == NOT_FOR_ALL
-        assert kernels(any_number(SHORT, 16, 16)) != kernels(any_number(SHORT))
+        assert kernels(any_number(LONG, 16, 16)) != kernels(any_number(LONG))
 
 
 @pytest.mark.usefixtures("h200")

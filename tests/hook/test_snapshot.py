@@ -25,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import diode_lut
 from diode_lut.hardware import detect_hardware
+from diode_lut.hook.snapshot import InductorSnapshot
 from diode_lut.templates.config import ATEN, Config
 from tests.forks import Forks
 from tests.hook import reloaded
@@ -113,6 +114,17 @@ def test_backward_pass_sees_what_the_forward_pass_saw(table: Table) -> None:
     with diode_lut.profile_predictions() as counts:
         step(between=lambda: setattr(diode_lut.config, "tables", ()))
     assert (counts.hits["user"], counts.no_choice) == (2, 1)  # with a transposed A there is only the library
+
+
+def test_policy_off_reads_no_table(table: Table) -> None:
+    """Then no answer depends on one, so a graph is served with any tables."""
+    paths = table("aten.json", ATEN), table("cpp.json", CPP)
+    identities: dict[str, set[Any]] = {"off": set(), "pick": set()}
+    for policy, found in identities.items():
+        for path in paths:
+            with diode_lut.config.patch(policy=policy, tables=(path,)):
+                found.add(InductorSnapshot().identity)
+    assert {policy: len(found) for policy, found in identities.items()} == {"off": 1, "pick": 2}
 
 
 class Meanwhile(CustomGraphPass):

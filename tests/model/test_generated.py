@@ -46,6 +46,17 @@ def test_sizes_that_were_not_measured(measured: Times) -> None:
     assert set(short) == {*LOOPED, *KEPT}
 
 
+def test_sizes_that_may_change(measured: Times) -> None:
+    """The config with the least mean loss over the range, which is the same for any size in it."""
+    model = fit_kernels(measured, H100)
+    few, many = model.ranked_over(kernel(24, 2900), 2, 300), model.ranked_over(kernel(24, 2900), 2048, 1 << 20)
+    assert (few[0], many[0]) == (LOOPED[-1], LOOPED[0])
+    assert model.ranked_over(kernel(6000, 2900), 2, 300) == few
+    assert model.ranked_over(kernel(24, 2900), 300, 300) == model.ranked(kernel(300, 2900))
+    assert model.ranked_over(kernel(24, 1 << 15), 2, 300) == ()
+    assert model.ranked_over(Problem.generated("reduction", "outer", x=64, r=300), 2, 300) == ()
+
+
 def test_no_block_is_longer_than_its_size(measured: Times) -> None:
     ranked = fit_kernels(measured, H100).ranked(kernel(1, 200))
     assert set(ranked) == {LOOPED[0], KEPT[0]}
