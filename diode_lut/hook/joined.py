@@ -94,10 +94,7 @@ def join(graph: Graph) -> None:
 
 
 def join_all(graph: Graph, config: Config) -> None:
-    """Put a node for a kernel of ``config`` in the place of each group, to measure it.
-
-    Its lowering raises CannotRun if Inductor makes no such kernel.
-    """
+    """Put a node for a kernel of ``config`` in the place of each group, to measure it. CannotRun when lowered."""
     _join(graph, lambda group: None if group.products[0].axes else ((None, str(config)),), lower_measured)
 
 

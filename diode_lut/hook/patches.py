@@ -245,10 +245,7 @@ PATCHES = (
 
 
 def install(_config: ModuleType) -> None:
-    """Put the hook into Inductor. Called right after ``torch._inductor.config`` is imported.
-
-    Each patch is put in place when its module is imported. If that fails, the hook goes off, with a warning.
-    """
+    """Put the hook into Inductor, right after ``torch._inductor.config`` is imported: each patch with its module."""
     _put_when_imported(ALWAYS)
 
 
@@ -282,10 +279,7 @@ def install_recording(_config: ModuleType) -> None:
 
 
 def install_in_vllm(_compiler_interface: ModuleType) -> None:
-    """Complete the keys of vLLM's own cache, given ``vllm.compilation.compiler_interface``.
-
-    vLLM loads graphs from its cache without asking Inductor.
-    """
+    """Complete the keys of vLLM's own cache, from which it loads graphs without asking Inductor."""
     _put_when_imported(SERVING)
 
 
@@ -336,10 +330,7 @@ def remove() -> None:
 
 @contextmanager
 def measuring(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Put the patch of this name in place for the length of a block.
-
-    In place of an attribute, ``function`` gets the original as its first argument.
-    """
+    """Put the patch of this name in place for a block. ``function`` gets a replaced original first."""
     patch = next(patch for patch in PATCHES if patch.during == MEASURING and patch.name == name)
     module: Any = import_module(patch.module)
     if patch.registers:  # with Inductor's cache of timings, whose own way to undo it would remove all functions

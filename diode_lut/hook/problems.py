@@ -246,10 +246,7 @@ def lacks_a_range(env: ShapeEnv, sizes: Iterable[Any]) -> bool:
 
 
 def _range(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:
-    """Return the values of an expression, as far as bounds, checks and the serving engine say.
-
-    Checks, and guards, also speak of expressions of several symbols, whose own bounds do not tell.
-    """
+    """Return the values of an expression, as far as bounds, checks, guards and the serving engine say."""
     said = [each for each, holds in env.axioms.items() if holds is sympy.true and isinstance(each, sympy.Le)]
     most = [each.rhs for each in said if each.lhs == expression and each.rhs.is_Integer]
     least = [each.lhs for each in said if each.rhs == expression and each.lhs.is_Integer]

@@ -54,10 +54,7 @@ def cache_identity() -> tuple[Hashable, ...]:
 
 
 def cache_fault() -> str:
-    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
-
-    The key of an empty graph is computed with one setting and with another.
-    """
+    """Return why Inductor's key of an empty graph does not follow a setting of ours, or an empty text."""
     import torch
 
     def key() -> str:

@@ -43,10 +43,7 @@ def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
 
 
 def uuid_of(handler: Any) -> Any:
-    """Return the key of another library's choices handler in Inductor's caches.
-
-    It is None for a handler without ``uuid``, such as Inductor's own, and for all handlers in torch 2.11.
-    """
+    """Return the key of another library's choices handler in Inductor's caches. None if it has none, as in 2.11."""
     uuid = getattr(handler, "uuid", None)
     return uuid() if uuid else None
 
@@ -59,10 +56,7 @@ def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., A
 
 
 def hint_of(size: Any) -> int | None:
-    """Return the value of a size, or the first value of a dynamic size. None if it was given none.
-
-    ``pad_mm`` has such a function, by another name in torch 2.11.
-    """
+    """Return the value of a size, or the first value of a dynamic size. None if it was given none."""
     from torch import SymInt
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
