@@ -19,8 +19,7 @@ TIERS = USER, DEVICE, SAME_ARCH, CHOOSER, MODEL = ("user", "device", "same_arch"
 """Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's own
 functions (unless they are registered to be asked first), a model."""
 
-CONFIDENCE, GAIN = 0.95, 0.15
-"""The defaults of ``confidence_threshold`` and ``gain_threshold``."""
+CONFIDENCE, GAIN = 0.95, 0.15  # the defaults of ``confidence_threshold`` and ``gain_threshold``
 
 
 class Allowed(NamedTuple):
@@ -152,8 +151,7 @@ _SETTINGS: dict[str, tuple[Allowed, Any]] = {
 
 _PREFIX = "DIODE_LUT_"
 _VARIABLES = {f"{_PREFIX}{name.upper()}": values for name, (values, _) in _SETTINGS.items()}
-_VARIABLES[f"{_PREFIX}AUTOREGISTER"] = FLAG
-"""All environment variables, and their allowed values."""
+_VARIABLES[f"{_PREFIX}AUTOREGISTER"] = FLAG  # all environment variables, and their allowed values
 
 
 class _Layer(NamedTuple):
@@ -163,8 +161,7 @@ class _Layer(NamedTuple):
     thread: int
 
 
-_lock = threading.RLock()
-"""Held while layers change. Reading a setting does not need it."""
+_lock = threading.RLock()  # Held while layers change. Reading a setting does not need it
 
 
 class Settings:
@@ -354,8 +351,7 @@ def _warn(message: str) -> None:
     logging.getLogger(__name__).warning("%s", printable(message))
 
 
-config = Settings()
-"""The settings of this process."""
+config = Settings()  # the settings of this process
 
 
 @in_forked_children

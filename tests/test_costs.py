@@ -21,8 +21,7 @@ from diode_lut.programs.costs import (  # noqa: E402
 )
 from diode_lut.programs.times import read_traces  # noqa: E402
 
-Kernel = tuple[str, list[list[int]], str, str, float]
-"""An op, the sizes of its inputs, their type, its kernel, and that kernel's microseconds."""
+Kernel = tuple[str, list[list[int]], str, str, float]  # op, sizes of inputs, type, kernel, microseconds
 
 HALF, FLOAT = "c10::BFloat16", "float"
 

@@ -12,8 +12,7 @@ from diode_lut.log import warn_once
 from diode_lut.problem import Problem
 from tests.documents import ROOT
 
-WHOSE = {"its own": ["{gpu}"], "the H100's": ["h100"], "the H200's": ["h200"], "none": []}
-"""The GPUs whose files answer, as the page says it."""
+WHOSE = {"its own": ["{gpu}"], "the H100's": ["h100"], "the H200's": ["h200"], "none": []}  # whose files answer
 
 ROW = re.compile(
     r"^\| (?P<gpu>[^|]+) \| (?P<arch>\w+), (?P<sms>\d+) \| (?P<table>[^|]+) \| (?P<model>[^|]+) \|", re.MULTILINE

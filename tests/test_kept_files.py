@@ -95,11 +95,8 @@ def test_no_command_replaces_a_file_of_another_kind(here: Path, files: dict[str,
             assert {path.name: path.read_bytes() for path in here.iterdir()} == files, (line, name)
 
 
-LIKE = {"d.msgpack": ["d.msgpack.zst"], "p.png": ["p.svg"], "timings.csv": ["timings.json"]}
-"""Other files of the same kind."""
-
-QUICK = ("build", "evaluate", "export", "merge", "pack", "receipt", "report")
-"""Commands that need neither torch nor matplotlib."""
+LIKE = {"d.msgpack": ["d.msgpack.zst"], "p.png": ["p.svg"], "timings.csv": ["timings.json"]}  # files of the same kind
+QUICK = ("build", "evaluate", "export", "merge", "pack", "receipt", "report")  # they need neither torch nor matplotlib
 
 
 @pytest.mark.parametrize("line", [line for line in WRITING if line.startswith(QUICK) and "picture" not in line])

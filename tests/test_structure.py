@@ -56,8 +56,7 @@ LAYERS = (
 )
 """All modules and subpackages of diode_lut, from the bottom up: each imports only from those before it."""
 
-TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")
-"""The subpackages that import torch or Triton as soon as they are imported."""
+TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")  # they import torch or Triton as they are imported
 
 
 IMPORTED_AS = {"vl-convert-python": "vl_convert", "quack-kernels": "quack", "apache-tvm-ffi": "tvm_ffi"}
@@ -72,8 +71,7 @@ READING |= {"os.O_RDONLY | getattr(os, 'O_NONBLOCK', 0)"}
 
 RECORDS = {"problem", "entry", "kind", "candidate", "candidates", "layout", "box", "params", "fault", "TIERS"}
 """Names of records and of their parts: code says ``entry.best``, not ``entry.candidates[0]``."""
-PARTS = {"key", "sizes"}
-"""Names of parts of records: ``problem.m``, not ``problem.sizes[1]``. Of variables, only a shape is called so."""
+PARTS = {"key", "sizes"}  # names of parts of records, ``problem.m``, or of a shape
 OF_RECORDS = ("diode_lut/problem.py", "diode_lut/templates/template.py", "diode_lut/table/row.py")
 """The modules that define them."""
 
@@ -81,11 +79,8 @@ RUNNING = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "to
 RUNNING_MODULES = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "code", "codeop"}
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "ext_hook", "object_hook"}
 CALLING_THE_USERS = "diode_lut/decide/choosers.py"  # what calls a user's function, which may raise anything
-OUR_OWN_PROCESSES = ("diode_lut/measure/workers.py",)
-"""What passes objects to a Dask worker and back, which run each other's code anyway."""
-
-FOR_ALL_FAMILIES = {"__init__", "config", "template"}
-"""The modules in ``templates`` that are not about one family of templates."""
+OUR_OWN_PROCESSES = ("diode_lut/measure/workers.py",)  # objects pass to a Dask worker and back
+FOR_ALL_FAMILIES = {"__init__", "config", "template"}  # modules that are not about one family of templates
 FAMILIES = {path.stem for path in (PACKAGE / "templates").glob("*.py")} - FOR_ALL_FAMILIES
 NAMING_TEMPLATES = {
     "diode_lut/hook/versions.py": "what Inductor calls each template, for all modules",
@@ -215,8 +210,7 @@ def test_what_is_imported_is_declared() -> None:
     assert breaches(MODULES, undeclared) == {}
 
 
-UNTESTED = {"torch", "triton", "nvidia-matmul-heuristics", "quack-kernels", "apache-tvm-ffi"}
-"""What the tests of the lowest releases do without."""
+UNTESTED = {"torch", "triton", "nvidia-matmul-heuristics", "quack-kernels", "apache-tvm-ffi"}  # not in make test-lowest
 
 
 def test_lowest_releases_are_those_declared() -> None:

@@ -40,11 +40,8 @@ REPLAYED = (
     *("timm-resnet18-training", "timm-vit_small_patch16_224-training"),
 )
 SLOW = re.compile("densenet|hrnet|maxvit|training|efficientnet|mobile|regnety|xcit|coat|cait|swin|edgenext|fastvit|dpn")
-OF_PIECES, OF_VARIANTS = 0.3, 0.1
-"""Weights of pieces of models, relative to models, and of kernels that Inductor would not make, relative to its own."""
-
-FATAL = re.compile("CUDA( driver)? error|device-side assert")
-"""After such an error a process can do nothing on the GPU any more."""
+OF_PIECES, OF_VARIANTS = 0.3, 0.1  # weights of pieces of models, and of kernels that Inductor would not make
+FATAL = re.compile("CUDA( driver)? error|device-side assert")  # the process can do nothing more on the GPU
 
 ALWAYS_ALIKE = re.compile("pointwise|heads|joined|transposed|rotary|upsample|gelu|pool$")
 SPLIT = re.compile(

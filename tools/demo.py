@@ -21,20 +21,15 @@ from demo_module import Report, problems
 
 from diode_lut.dataset import read_dataset
 
-WAYS = (("default", False), ("default", True), ("max-autotune", False))
-"""The modes of torch.compile to compare, each without or with the table."""
-
+WAYS = (("default", False), ("default", True), ("max-autotune", False))  # modes of torch.compile, and tables
 TOO_NOISY = "too noisy to decide"  # what ``build`` says where other programs disturb the measurements
 
 NONE_MEASURED, TRIES = "none of the problems could be measured", 3
 """What ``collect`` says if it leaves out all GEMMs, which ends the demo. It leaves out those whose times differ too
 much, and measures them if it runs again."""
 
-SMALL_GAIN, LARGE_SPREAD = 0.02, 0.1
-"""A gain of the first fraction or less is none; with more than the second, times tell little."""
-
-TOLERANCE = 10
-"""Largest error of a result over that of eager; Inductor's own GELU in float32 has three times eager's error."""
+SMALL_GAIN, LARGE_SPREAD = 0.02, 0.1  # a gain of at most the first is none; beyond the second, times tell little
+TOLERANCE = 10  # largest error of a result over eager's. Inductor's own GELU in float32 has three times that
 
 
 def main() -> None:

@@ -32,10 +32,7 @@ from diode_lut.table.format import key_text
 TABLES = Path(__file__).parents[1] / "tables"
 HARDWARE = ("nvidia-h200", "nvidia-h100")
 DRAWN, DYNAMIC = 100_000, 200  # numbers of problems that are drawn at random, and of those whose sizes may change
-
-LEFT_OUT = (*GENERATED, *TOGETHER)
-"""Ops that are not asked about: their rows are good on average, and other timings make other rows."""
-
+LEFT_OUT = (*GENERATED, *TOGETHER)  # their rows are good on average, and other timings make other rows
 CONFIGS = 3  # number of configs of an answer that are compared; the first of them is what runs
 
 Ask = Callable[[Sources], str]

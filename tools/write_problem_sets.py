@@ -41,8 +41,7 @@ _INT8_LAYERS = (
 )
 """N and K of Llama 3 8B and 70B: queries, keys and values, then the output of attention, gate and up, and down."""
 
-_INT8_ROWS = ((32, 17, 64, 128), (512, 2048, 8192))
-"""M: tokens of a batch, the largest gains first. PyTorch multiplies no fewer than 17 rows on a GPU."""
+_INT8_ROWS = ((32, 17, 64, 128), (512, 2048, 8192))  # M, the largest gains first. PyTorch multiplies no fewer than 17
 
 
 def int8() -> Iterator[Problem]:

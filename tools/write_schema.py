@@ -54,8 +54,7 @@ DEFINITIONS = {
 """The types that the schema of tables has once, by name."""
 
 LIMITS = {"ge": "minimum", "le": "maximum", "min_length": "minLength"}
-LIMITS_OF_LISTS = {"min_length": "minItems", "max_length": "maxItems"}
-"""The names that JSON Schema has for limits of types."""
+LIMITS_OF_LISTS = {"min_length": "minItems", "max_length": "maxItems"}  # JSON Schema's names for limits
 
 OF_TIERS = {
     "user": "a table of the user's own",

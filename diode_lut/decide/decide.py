@@ -24,8 +24,7 @@ from diode_lut.problem import GENERATED, JOINED, MAX_SIZE, Problem
 from diode_lut.settings import CHOOSER, MODEL, USER
 from diode_lut.templates.config import Config, baseline
 
-NOT_AS_TIMED = "a size that may change was a constant when it was timed"
-"""Why a config is left out of a decision for sizes that may change."""
+NOT_AS_TIMED = "a size that may change was a constant when it was timed"  # why a config is left out of a decision
 
 UNNAMED_TIME = 1.02
 """Assumed time of a config that the answering row does not name, over the longest time of the row's configs, at least.
@@ -280,15 +279,9 @@ class Answers:
 
 
 MAX_SIZE_SAMPLED = 1 << 16  # the largest size of a sample, unless a bound or a row is larger
-
-MAX_SAMPLES = 256
-"""Maximum number of samples if several sizes may change. Estimates of unknown times take the square of it."""
-
+MAX_SAMPLES = 256  # number of samples if several sizes may change. Estimates of times take the square of it
 MAX_BORDERS = 64  # maximum number of samples along an axis for rows that begin or end there
-
-PER_OCTAVE = 1.1
-"""Assumed slowdown of a config, relative to the fastest, per factor of two away from sizes with a known time."""
-
+PER_OCTAVE = 1.1  # assumed slowdown of a config, over the fastest, per factor of two from sizes with a known time
 SAFE_TIME = 1.01  # largest time over aten's, at any sample, of a chosen config
 WORTH_A_KERNEL = 0.005  # least gain, on average over the range, to compile another kernel
 _NEAR = 2.0  # sizes without an answer do not count within this distance, in log2, of sizes with an answer

@@ -247,8 +247,7 @@ def _padded(columns: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     return np.pad(columns, ((0, 0), (0, width - columns.shape[1])))
 
 
-_MIX_PROBABILITY, _JITTER_PROBABILITY = 0.4, 0.4
-"""Probabilities for taking a size from another problem, and for changing it by up to a factor of two."""
+_MIX_PROBABILITY, _JITTER_PROBABILITY = 0.4, 0.4  # for a size from another problem, and for up to twice or half of it
 
 _SIZE_MULTIPLE, _SIZE_MULTIPLE_OF_BYTES = 8, 128
 """Jittered sizes stay multiples of this if they were, in float8 and int8 of the second. Smaller sizes stay as they

@@ -103,10 +103,7 @@ def _why_not(config: Config, problem: Problem, pad: int) -> str:
 
 
 def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
-    """Return whether a GPU has enough SMs for a config that wants many: 68 for Inductor, unless its gain is measured.
-
-    With the policy ``verify`` Inductor measures it itself.
-    """
+    """Return whether a GPU has the 68 SMs that Inductor wants for a config, or its gain is measured anyway."""
     return decision.is_measured(config) or snapshot().settings.policy == "verify" or is_big_gpu(device)
 
 
@@ -131,10 +128,7 @@ def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]],
 def build_choice(
     config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None = None, variant: str = NO_VARIANT
 ) -> ir.ChoiceCaller:
-    """Return the Triton or decompose_k choice of ``config`` for this matmul. CannotRun if it cannot run or must not.
-
-    A Triton kernel writes its result in ``layout``, by default without gaps. ``variant`` is the problem's.
-    """
+    """Return the Triton or decompose_k choice of ``config``, with its result in ``layout``, or raise CannotRun."""
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1 or config.kernel.few_rows):
         raise CannotRun(f"{config.template} is not for {op} on this device")
     # Inductor must consider some Triton kernel for this matmul on a GPU with enough SMs
@@ -196,10 +190,7 @@ def is_on(name: str) -> bool:
 
 
 def _offers_triton(layout: ir.Layout) -> bool:
-    """Return Inductor's ``use_triton_template`` for a result, but with any number of SMs.
-
-    If there are too few SMs for Inductor, ``runnable`` lets only measured kernels pass.
-    """
+    """Return Inductor's ``use_triton_template`` for a result, but with any number of SMs, as measured kernels."""
     return (
         is_gpu(layout.device.type)
         and layout.dtype in TORCH_DTYPES.values()
@@ -209,10 +200,7 @@ def _offers_triton(layout: ir.Layout) -> bool:
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:
-    """Raise CannotRun unless alpha and beta are numbers other than zero.
-
-    If a factor is zero, ATen may not read the operand. A kernel would make NaN of a NaN there.
-    """
+    """Raise CannotRun unless alpha and beta are numbers but zero, with which ATen may not read the operand."""
     factors = {name: inputs.get_scalar(name) for name in ("alpha", "beta")}
     if any(getattr(factor, "free_symbols", None) for factor in factors.values()):
         raise CannotRun("alpha or beta is a size that may change, and templates take numbers only")
@@ -286,8 +274,7 @@ def _triton(
     return _with_short_code(choice) if device.triton == "cuda" else choice
 
 
-_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")
-"""The end of the loop along K in Inductor's templates, or its start if it counts down."""
+_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
 
 
 def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
@@ -334,19 +321,13 @@ def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedL
 
 
 def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
-    """Return Inductor's form of a config on ROCm, with the stages and waves of the config.
-
-    By itself Inductor would take two stages, whatever the config has, and work the waves out from the warps.
-    """
+    """Return Inductor's form of a config on ROCm, with the config's own stages and waves."""
     wanted = config.kernel.values(config.params)
     return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})
 
 
 def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:
-    """Raise CannotRun if the kernel takes more registers or shared memory than the device has.
-
-    Inductor's own estimate of shared memory counts a stage too many for most devices, and is off by default.
-    """
+    """Raise CannotRun if the kernel takes more registers or shared memory than the device has, by our rules."""
     for complaint in register_complaints(config.tiles, device):
         raise CannotRun(f"{complaint.field}: {complaint.reason}")
     memory = shared_memory_of(inputs.device())

@@ -26,11 +26,8 @@ from diode_lut.templates.config import ATEN
 
 aten = torch.ops.aten
 
-_PLAIN = [[1, 1], [1, 1], [0, 0], [1, 1], [0, 0]]
-"""The window, stride, padding, dilation and output padding of a 1x1 convolution that is a matmul."""
-
-_DTYPES = (torch.float16, torch.bfloat16)
-"""Types whose convolutions and matmuls have the same precision, whatever PyTorch's settings are."""
+_PLAIN = [[1, 1], [1, 1], [0, 0], [1, 1], [0, 0]]  # window, stride, padding, dilation, output padding of a matmul
+_DTYPES = (torch.float16, torch.bfloat16)  # types of one precision for convolutions and matmuls, in all settings
 
 
 def as_matmul(

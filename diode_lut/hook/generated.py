@@ -49,14 +49,10 @@ NOT_FOR_ALL = "a size may change, and nothing answers for all sizes in its range
 OTHERS_CHANGE = "a size may change that is not x alone"
 """Why Inductor decides about a kernel with sizes that may change."""
 
-_LEFT_OPEN = {"features", "tiling_scores"}
-"""The arguments of a kernel about whose form and blocks nothing is decided yet."""
-
+_LEFT_OPEN = {"features", "tiling_scores"}  # arguments of a kernel about whose form nothing is decided yet
 _HINTS = {each: each.name.lower() for each in ReductionHint}  # the variant of a reduction by Inductor's hint
 _LEAST_MEMORY = 48 << 10  # bytes of shared memory that a block has on any GPU
-
-_LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}
-"""Least elements for each thread of a kernel that converts numbers to or from a type, as Inductor has it."""
+_LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}  # elements for each thread that converts to or from a type
 
 
 def fixed_arguments(

@@ -44,8 +44,7 @@ from diode_lut.receipts.receipt_file import write_after_graph
 _KEPT = "_diode_lut"  # the attribute of a graph with its counts and its receipt
 
 
-_MARK = "_diode_lut"
-"""The attribute of a package's graph with the identity of the snapshot; None if it was not answered."""
+_MARK = "_diode_lut"  # attribute of a package's graph: the snapshot's identity, or None if it was not answered
 
 
 _UNANSWERED = "_diode_lut_unanswered"  # the attribute of a graph whose kernels are not those its key stands for
@@ -269,10 +268,7 @@ _NAMED = "_diode_lut_name"  # the attribute of a generated kernel with its name 
 
 
 def _generated_name(kernel: Any, arguments: Sequence[Any]) -> str | None:
-    """Return the name of a generated kernel: its problem, and what it fuses. Its form and number are left out.
-
-    Runs with and without tables have the same names, which Inductor's names of kernels are not.
-    """
+    """Return a generated kernel's name, the same in all runs: its problem, and what it fuses."""
     if _NAMED not in vars(kernel):
         problem = _problem_of(kernel, arguments)
         fused = re.sub(r"^triton_[a-z]+_(fused_)?|_\d+$", "", str(kernel.inductor_meta.get("kernel_name", "")))

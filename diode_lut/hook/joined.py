@@ -72,8 +72,7 @@ class Product(NamedTuple):
         return next((axis.high for axis in self.axes if axis.high is not None), self.problem.m)
 
 
-Parts = tuple[tuple[int | None, str], ...]
-"""The configs of a group for parts of a dynamic size's range, each with its largest size. The last one has none."""
+Parts = tuple[tuple[int | None, str], ...]  # configs for parts of a size's range, with the largest size of all but one
 
 
 class _Group(NamedTuple):
@@ -95,10 +94,7 @@ def join(graph: Graph) -> None:
 
 
 def join_all(graph: Graph, config: Config) -> None:
-    """Put a node for a kernel of ``config`` in the place of each group, to measure it.
-
-    Its lowering raises CannotRun if Inductor makes no such kernel.
-    """
+    """Put a node for a kernel of ``config`` in the place of each group, to measure it. CannotRun when lowered."""
     _join(graph, lambda group: None if group.products[0].axes else ((None, str(config)),), lower_measured)
 
 

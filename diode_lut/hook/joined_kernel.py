@@ -175,10 +175,7 @@ def joined_template(count: int, biases: int, *, gated: bool) -> TritonTemplate:
 
 
 def options_of(config: Config, rows: int, columns: list[int], k: int) -> dict[str, Any]:
-    """Return the template's options for a config, the rows of A, the columns of each B, and K.
-
-    ``TILES_N`` counts the tiles of all B. A program computes one of them.
-    """
+    """Return the template's options for a config, the rows of A, the columns of each B, and K."""
     options: dict[str, Any] = {KWARGS[config.template][name]: value for name, value in config.tunables.items()}
     few = "BLOCK_M" not in options
     if few:

@@ -60,10 +60,7 @@ class Grouped(NamedTuple):
 
 
 def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
-    """Return the choices for the present grouped matmul, or None for other ops, or if Inductor chooses.
-
-    If a size may change, Inductor chooses, after a record. ``choices`` are Inductor's.
-    """
+    """Return the choices for the present grouped matmul, or None for other ops, or if Inductor chooses."""
     asked = grouped_of(choices)
     if asked is None:
         return None
@@ -203,10 +200,7 @@ def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
 
 
 def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
-    """Return whether Inductor would pack the weight, and so have a choice, with freezing on in the compiling thread.
-
-    It packs parameters in float32, if there are no gradients.
-    """
+    """Return whether Inductor would pack the weight with freezing on: a float32 parameter without gradients."""
     context, names = TracingContext.try_get(), V.graph.graph_input_names
     if (
         problem.dtype != "float32"

@@ -245,10 +245,7 @@ PATCHES = (
 
 
 def install(_config: ModuleType) -> None:
-    """Put the hook into Inductor. Called right after ``torch._inductor.config`` is imported.
-
-    Each patch is put in place when its module is imported. If that fails, the hook goes off, with a warning.
-    """
+    """Put the hook into Inductor, right after ``torch._inductor.config`` is imported: each patch with its module."""
     _put_when_imported(ALWAYS)
 
 
@@ -282,17 +279,13 @@ def install_recording(_config: ModuleType) -> None:
 
 
 def install_in_vllm(_compiler_interface: ModuleType) -> None:
-    """Complete the keys of vLLM's own cache, given ``vllm.compilation.compiler_interface``.
-
-    vLLM loads graphs from its cache without asking Inductor.
-    """
+    """Complete the keys of vLLM's own cache, from which it loads graphs without asking Inductor."""
     _put_when_imported(SERVING)
 
 
 _wanted: set[str] = set()
 _undo: dict[Patch, Undo] = {}  # the functions to undo the patches in place
-_MARK = "_diode_lut_patch"
-"""An attribute of our functions, and of functions that another package has wrapped around them."""
+_MARK = "_diode_lut_patch"  # attribute of our functions, and of functions that others have wrapped around them
 
 
 def _put_when_imported(during: str) -> None:
@@ -337,10 +330,7 @@ def remove() -> None:
 
 @contextmanager
 def measuring(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Put the patch of this name in place for the length of a block.
-
-    In place of an attribute, ``function`` gets the original as its first argument.
-    """
+    """Put the patch of this name in place for a block. ``function`` gets a replaced original first."""
     patch = next(patch for patch in PATCHES if patch.during == MEASURING and patch.name == name)
     module: Any = import_module(patch.module)
     if patch.registers:  # with Inductor's cache of timings, whose own way to undo it would remove all functions
@@ -404,7 +394,6 @@ class Factory:
     """Make the choices handler of a thread: ours, on top of the handler the user's own factory makes."""
 
     __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
-
     previous: Any = None  # The user's own factory. None without one
 
     def __call__(self) -> Any:

@@ -246,10 +246,7 @@ def lacks_a_range(env: ShapeEnv, sizes: Iterable[Any]) -> bool:
 
 
 def _range(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:
-    """Return the values of an expression, as far as bounds, checks and the serving engine say.
-
-    Checks, and guards, also speak of expressions of several symbols, whose own bounds do not tell.
-    """
+    """Return the values of an expression, as far as bounds, checks, guards and the serving engine say."""
     said = [each for each, holds in env.axioms.items() if holds is sympy.true and isinstance(each, sympy.Le)]
     most = [each.rhs for each in said if each.lhs == expression and each.rhs.is_Integer]
     least = [each.lhs for each in said if each.rhs == expression and each.lhs.is_Integer]
@@ -266,8 +263,7 @@ def _narrowed(bounds: ValueRanges[Any], within: ValueRanges[Any]) -> ValueRanges
     return bounds & within if within.lower <= bounds.upper and bounds.lower <= within.upper else bounds
 
 
-OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}
-"""Ops of the graph whose operands Inductor may pad."""
+OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}  # whose operands Inductor may pad
 
 _PAD = torch.ops.aten.constant_pad_nd.default
 
@@ -342,9 +338,7 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
 
 
 MARK = "diode_lut"  # The annotation of our choices, with their config. Inductor must keep to them
-
-MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"
-"""Inductor's names of the library calls for a matmul with a frozen weight."""
+MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"  # Inductor's names for a frozen weight
 
 _OP_OF_UID = {uid: op for op, uids in UIDS[ATEN.template].items() for uid in uids}
 

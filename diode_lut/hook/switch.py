@@ -16,9 +16,7 @@ from diode_lut.errors import let_pass
 from diode_lut.log import warn_once
 from diode_lut.settings import config
 
-_MISFITS = (AttributeError, ImportError, TypeError)
-"""Python's errors for a missing name, and for a call with the wrong arguments."""
-
+_MISFITS = (AttributeError, ImportError, TypeError)  # of a missing name, and of a call with the wrong arguments
 _PASSING = (MemoryError, OSError, RecursionError)  # errors that may not happen again in the same place
 _KEY = "_fx_graph_cache_key"  # the attribute of a graph with its key
 OFF = ("off",)  # the identity of Inductor's own choices
@@ -56,10 +54,7 @@ def cache_identity() -> tuple[Hashable, ...]:
 
 
 def cache_fault() -> str:
-    """Return why the key of Inductor's cache for graphs does not follow the answers, or an empty text.
-
-    The key of an empty graph is computed with one setting and with another.
-    """
+    """Return why Inductor's key of an empty graph does not follow a setting of ours, or an empty text."""
     import torch
 
     def key() -> str:

@@ -43,10 +43,7 @@ def set_choices_factory(config: Any, factory: Callable[[], Any]) -> None:
 
 
 def uuid_of(handler: Any) -> Any:
-    """Return the key of another library's choices handler in Inductor's caches.
-
-    It is None for a handler without ``uuid``, such as Inductor's own, and for all handlers in torch 2.11.
-    """
+    """Return the key of another library's choices handler in Inductor's caches. None if it has none, as in 2.11."""
     uuid = getattr(handler, "uuid", None)
     return uuid() if uuid else None
 
@@ -59,10 +56,7 @@ def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., A
 
 
 def hint_of(size: Any) -> int | None:
-    """Return the value of a size, or the first value of a dynamic size. None if it was given none.
-
-    ``pad_mm`` has such a function, by another name in torch 2.11.
-    """
+    """Return the value of a size, or the first value of a dynamic size. None if it was given none."""
     from torch import SymInt
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -112,8 +106,7 @@ _TRITON_KWARGS = {
 FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")
 """The templates of attention: Inductor's configs for them have fields with our names of the tunables."""
 
-KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}
-"""By template of a reduction that Inductor generates: whether it is persistent."""
+KEEPS_R = {"looped_reduction": False, "persistent_reduction": True}  # whether a reduction's template is persistent
 
 FORMS = {
     "POINTWISE": "pointwise",
@@ -191,8 +184,7 @@ TEMPLATE_OF_UID: dict[str, str] = {
 }
 """Our name of a template, by uid."""
 
-TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}
-"""Our name of the template of a choice with no uid, by Inductor's class."""
+TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}  # of choices with no uid
 
 TEMPLATES_OF_CHOICES = {
     "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),

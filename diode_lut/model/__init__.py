@@ -114,9 +114,7 @@ def header_text(file: BinaryIO, path: Path) -> str:
 
 
 TRAIN, TEST = "train", "test"  # names of the two groups every split has
-
-Conditions = tuple[tuple[str, Any], ...]
-"""Conditions on a problem: names of fields, each with its value, or with its least and largest size."""
+Conditions = tuple[tuple[str, Any], ...]  # fields of a problem, each with its value, or its least and largest size
 
 _SPELLINGS = {"op": op_of, "dtype": dtype_of, "layout": layout_of}
 _KINDS = {"op": OPS, "dtype": DTYPES, "layout": LAYOUTS, "align": tuple(map(str, ALIGNS))}

@@ -34,18 +34,14 @@ from diode_lut.templates.template import SomeProblems
 
 Floats = npt.NDArray[np.floating[Any]]
 
-VERSION = 6
-"""Version of the network's inputs and outputs. A weights file has to have this version and the same feature names."""
-
+VERSION = 6  # of the network's inputs and outputs. A weights file has this version and the same feature names
 MAX_SCORE = 10.0  # cap on the magnitude of log(expected time / time of aten), so that times are finite and not zero
 
 _LIBRARY_TILES = ((64, 64), (128, 64), (128, 128), (128, 256), (256, 128))
 """M x N tiles of the library's kernels. How well a problem divides into them tells how fast the library is."""
 
 _TILE_MULTIPLE = 64  # most tile sizes are multiples of this number of elements
-
-_LOAD_BYTES = 16
-"""Bytes of a thread's widest load. Rows with less alignment need narrower loads, and other library kernels."""
+_LOAD_BYTES = 16  # of a thread's widest load. Rows with less alignment need narrower loads, and other kernels
 
 _CLASSES = tuple(name for name in EPILOGUES if name != NO_EPILOGUE)
 

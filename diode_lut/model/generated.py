@@ -45,10 +45,7 @@ and 1.43 and 1.18 with Inductor's first. For those of columns, a config for all 
 """
 
 LONGEST_OVER_ROWS = 1 << 14  # Maximum r of such reductions. Of longer ones, too few were measured
-
-_LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16
-"""The sizes for which such a config is chosen, if they are in the range. Fewer rows take as long with any config."""
-
+_LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16  # of the range for such a config. Fewer rows take as long with any config
 _DIGITS = 5  # digits after the point of rounded losses, and significant digits of a regression's numbers
 _REMEMBERED = 1024  # number of remembered answers
 Times = Sequence[tuple[Problem, Mapping[Config, float]]]  # kernels, each with the times of configs

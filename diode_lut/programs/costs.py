@@ -120,8 +120,7 @@ def _attention(trace: ProcessTrace, kind: str) -> Iterator[_Share]:
     yield name, GPU_TIME, _MASK, sum(ns_of(products[each]) for each in pairs) + ns_of(softmax)
 
 
-_FLOAT32_KERNEL = re.compile(r"simt|sgemm|f32f32_f32f32|gemmSN|gemmk1|gemv2T")
-"""The library's kernels for float32 that do not use tensor cores."""
+_FLOAT32_KERNEL = re.compile(r"simt|sgemm|f32f32_f32f32|gemmSN|gemmk1|gemv2T")  # without tensor cores
 
 
 def _without_tf32(trace: ProcessTrace, kind: str) -> Iterator[_Share]:

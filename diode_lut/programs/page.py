@@ -155,8 +155,7 @@ def _costs(comparison: Comparison) -> str:
     return f'<section><h2>Costs that no kernel choice removes</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
 
 
-_COLUMNS = ("executions", "without", "with", "ratio", "kernel without", "kernel with")
-"""Of a list, behind the column with the name."""
+_COLUMNS = ("executions", "without", "with", "ratio", "kernel without", "kernel with")  # after the name
 
 
 def _listed(

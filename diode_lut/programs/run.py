@@ -35,9 +35,7 @@ from diode_lut.receipts.receipt_file import AFTER_RUN
 from diode_lut.receipts.summary import Loss, freezing, losses
 from diode_lut.templates.config import ATEN, baseline
 
-STARTUP = str(Path(__file__).resolve().parents[1] / "startup")
-"""The directory of the module ``sitecustomize``, which arms the hook."""
-
+STARTUP = str(Path(__file__).resolve().parents[1] / "startup")  # has ``sitecustomize``, which arms the hook
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes if a program cannot be started, as in shells
 _GRACE_S = 5.0  # how long the other processes of a program may take to end after a signal, in seconds
 _LEFT_S = 1.0  # how long a program's other processes may take to end after it, in seconds, until they count as left

@@ -34,8 +34,7 @@ _OPERANDS = {
     for name in names
 }
 """Of each op of the library the numbers of A and B among its inputs."""
-_LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}
-"""Of each op of the CPU's library the number of the weight, of N rows."""
+_LINEAR = {"mkl::_mkl_linear": 2, "mkldnn::_linear_pointwise": 1}  # the number of the weight, of N rows, by op
 
 _DTYPES = {
     "double": "float64",
@@ -248,9 +247,7 @@ def _numbers(name: str) -> list[int]:
     return [int(size) for size in sizes.split("x")] if dtype in ITEMSIZES else []
 
 
-TIMES_ERR, GEMMS_ERR = 0.01, 0.05
-"""The chance that any time, and any GEMM or generated kernel, is called faster or slower where nothing differs."""
-
+TIMES_ERR, GEMMS_ERR = 0.01, 0.05  # chance that any time, or any kernel, is called faster or slower by mistake
 LEAST_GEMM_RUNS = 5  # no GEMM is called faster or slower with fewer traced runs of each kind
 _SAME = 1.03  # ratios within this factor need no further runs
 _GEMM_INTERVAL_ERR = 0.05  # the chance that the interval of a single GEMM does not contain its ratio

@@ -12,8 +12,7 @@ from diode_lut.table import Table, read_table
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent.parent / "tables"
-RECORDED = HERE / "nvidia-h200.json"
-"""``answered``: how many of the problems have a row; ``digests``: for each BLOCK of them, what the answers hash to."""
+RECORDED = HERE / "nvidia-h200.json"  # how many problems have a row, and a hash of the answers for each BLOCK
 
 DRAWN = 100_000
 BLOCK = 1_000

@@ -15,8 +15,7 @@ from tests.commands import call
 
 CPU, H200 = Hardware("A CPU", "cpu-avx512", 2), Hardware("NVIDIA H200", "sm_90", 132)
 CPP = Config("cpp_gemm")
-QUIET_ATEN, QUIET_CPP = (120, 121, 121, 122, 125), (100, 101, 101, 102, 9000)
-"""One of the faster kernel's times was interrupted."""
+QUIET_ATEN, QUIET_CPP = (120, 121, 121, 122, 125), (100, 101, 101, 102, 9000)  # one was interrupted
 LOUD_ATEN, LOUD_CPP = (110, 125, 130, 180, 400), (100, 115, 120, 170, 900)
 
 

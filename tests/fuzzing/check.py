@@ -25,10 +25,7 @@ from tests.fuzzing.outcome import GuaranteeError, Outcome, check_room, check_tim
 
 MOST_ELEMENTS = 2**25  # maximum elements of a tensor that is really made
 MOST_WORK = {"cpu": 2**28, "cuda": 2**36}  # maximum multiplications of a GEMM that is computed, by device
-
-NO_DEVICE = "not linked with support for cuda"
-"""What PyTorch says if a graph that Inductor makes of its own would be tried out on a device that is not there."""
-
+NO_DEVICE = "not linked with support for cuda"  # PyTorch's, if a graph of Inductor's own would be tried out
 SCALE = 1 / 4  # standard deviation of the operands' values: sums stay within float16
 
 

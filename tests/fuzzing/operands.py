@@ -14,12 +14,8 @@ STORAGES = ("dense", "column", "padded", "padded column", "offset", "gaps", "rep
 """How a tensor lies in its memory: packed rows or columns, with padding, from an offset on, with a step of 2, with rows
 that are all the same one, or with the batch between rows and columns."""
 
-BEFORE = ("nothing", "transposed", "sliced", "relu", "relu of transposed", "cast")
-"""What the graph does to an operand first."""
-
-CUT = 16
-"""Columns that slicing leaves away, some before what it keeps; so rows may be aligned, and where they begin not."""
-
+BEFORE = ("nothing", "transposed", "sliced", "relu", "relu of transposed", "cast")  # what the graph does first
+CUT = 16  # columns that slicing leaves away, some before what it keeps, so that alignment varies
 TAIL = 64  # elements of a tensor's memory behind its last one, which are NaN, as are all between its elements
 
 

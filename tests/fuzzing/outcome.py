@@ -18,8 +18,7 @@ from diode_lut.receipts.recorder import Counts
 from tests.fake_cuda import H200, Lowered, compile_triton
 from tests.fuzzing.cases import TableCase
 
-OUR_FAILURES = ("left to Inductor", "diode_lut is off", "left out")
-"""What the log says where something of ours has gone wrong."""
+OUR_FAILURES = ("left to Inductor", "diode_lut is off", "left out")  # in the log if something of ours went wrong
 
 
 class Outcome(NamedTuple):

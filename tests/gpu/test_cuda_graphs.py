@@ -20,8 +20,7 @@ KERNELS: dict[str, list[dict[str, Any]]] = {
     "persistent TMA": [TMA, MM, ATEN],
     "decompose_k": [{"template": "decompose_k", "k_split": 4}, MM],
 }
-ORDER = [0, 0, 0, 1, 1, 1, 2, 0, 1, 2, 2, 2, 1, 0, 0, 2, 1, 0, 2, 1, 0]
-"""Each function is run eagerly, recorded and replayed; then all in turns."""
+ORDER = [0, 0, 0, 1, 1, 1, 2, 0, 1, 2, 2, 2, 1, 0, 0, 2, 1, 0, 2, 1, 0]  # eagerly, recorded, replayed, then in turns
 
 
 @pytest.fixture(params=KERNELS)

@@ -33,8 +33,7 @@ BACKWARD = {
 DECODING = {"template": "triton_flex_decoding", "block_n": 32, "num_stages": 2, "num_warps": 4}
 DEFAULT = {"template": "default"}
 WITH_ROW = [64, 32, 2, 8]
-WITHOUT = [128, 128, 3, 4]
-"""Blocks of queries and keys, stages and warps of the row above, and those that Inductor takes on an H200."""
+WITHOUT = [128, 128, 3, 4]  # blocks of queries and keys, stages and warps of the row, and Inductor's on an H200
 
 
 def tunables(lowered: Lowered, *names: str) -> list[int]:

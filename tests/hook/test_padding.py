@@ -34,8 +34,7 @@ TILES = {"block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "num_stages
 MM, BMM, TMA = ({"template": f"triton_{name}", **TILES} for name in ("mm", "bmm", "mm_persistent_tma"))
 OTHER = {**MM, "block_m": 32}
 
-A, B = Input((1000, 77)), Input((77, 504))
-"""Only K is odd: Python cannot slice a tensor of a device that is not there, as after padding of M or N."""
+A, B = Input((1000, 77)), Input((77, 504))  # only K is odd: Python cannot slice a tensor that is not there
 SHAPES = ((1000, 77), (77, 504), (1000, 504))
 PADDED = "constant_pad_nd"
 

@@ -15,9 +15,7 @@ from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 
-MOST_ELEMENTS = 2**13
-"""Of a block, where the device chooses its size: numpy takes hardly longer for many elements than for one."""
-
+MOST_ELEMENTS = 2**13  # of a block, where the device chooses: numpy takes hardly longer for many elements
 PARTS = 4  # of the work of a kernel that would have a part for each SM
 
 

@@ -8,8 +8,7 @@ from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.scaled_mm import CASES
 
-TOLERANCES = {"bfloat16": 0.03, "float16": 0.003, "float32": 1e-6}
-"""By type of the result: the largest error of an element over the square root of K."""
+TOLERANCES = {"bfloat16": 0.03, "float16": 0.003, "float32": 1e-6}  # the error of an element over sqrt(K)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,7 @@ from diode_lut.templates.config import ATEN, Config
 
 SPLIT = Config("decompose_k", (2,))
 
-FAULTS, HANGS, KILLS_ONCE, KILLS, SKIPPED, SLOW = range(101, 107)
-"""Values of m that say what a problem does, the first two with SPLIT alone."""
+FAULTS, HANGS, KILLS_ONCE, KILLS, SKIPPED, SLOW = range(101, 107)  # values of m, the first two with SPLIT alone
 
 
 def problem(m: int, n: int = 8) -> Problem:

@@ -28,8 +28,7 @@ DECOMPOSED = Problem("bmm", "float32", "nn", 16, 2, 1, 32, 32)
 TOO_LARGE = Problem("mm", "float32", "nn", 16, 1, 2**31 - 4, 4, 2**31 - 4)
 CPP = Config("cpp_gemm")
 
-MANY = [BADDBMM._replace(m=size) for size in range(200, 32, -1)]
-"""In the order in which they are measured: the largest first."""
+MANY = [BADDBMM._replace(m=size) for size in range(200, 32, -1)]  # as they are measured: the largest first
 
 
 class Run:

@@ -16,8 +16,7 @@ from diode_lut.problem import NO_EPILOGUE
 
 TABLES = Path(__file__).parent.parent.parent / "tables"
 DATASETS = TABLES / "datasets"
-PADDED = ("models", "random", "test")
-"""The datasets of problems that were measured again with padding; nothing is trained on the last one."""
+PADDED = ("models", "random", "test")  # measured again with padding; nothing is trained on the last
 
 
 @cache

@@ -50,8 +50,7 @@ SHAPES: dict[str, tuple[Sequence[Any], ...]] = {
 }
 """Of the operands, ``m`` and ``b`` being sizes that may change."""
 
-FUSED = [op for op in SHAPES if op.startswith(("mm ", "addmm ", "linear gelu ", "encoder "))]
-"""Those that pointwise work follows."""
+FUSED = [op for op in SHAPES if op.startswith(("mm ", "addmm ", "linear gelu ", "encoder "))]  # with work after them
 
 
 def sizes_of(op: str, *, library: bool) -> tuple[int, ...]:

@@ -11,9 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-STARTUP = Path(__file__).parents[2] / "diode_lut" / "startup"
-"""Where ``diode-lut run`` and its like have Python look first."""
-
+STARTUP = Path(__file__).parents[2] / "diode_lut" / "startup"  # where ``diode-lut run`` has Python look first
 READ_WHEN_NEEDED = "TORCHINDUCTOR_CACHE_DIR"  # the one variable of PyTorch's that is read later
 
 

@@ -13,8 +13,7 @@ from diode_lut.templates.config import ATEN
 from tests.strategies import share
 
 SIZES = range(1, 5)
-COLUMNS = range(1, 13)
-"""Values of N: with tf32, results are aligned where it is a multiple of 4, with float16 where it is one of 8."""
+COLUMNS = range(1, 13)  # values of N: aligned are multiples of 4 with tf32, of 8 with float16
 
 
 def row(op: str | None = "mm", dtype: str | None = "float16", **sizes: tuple[int, int] | None) -> Entry:

@@ -25,11 +25,8 @@ from diode_lut.measure.timing import Bench
 from diode_lut.table import Candidate, Entry, Table, write_table
 from diode_lut.templates.config import Config
 
-BLOCKS, BORDERS = (16, 32, 64), (1, 33, 129, 4097)
-"""BLOCK_M of the kernels between which a call decides, and where the ranges of M begin, and end."""
-
-DISPATCHED, LARGEST_DISPATCHED = (8, 40, 136), BORDERS[-1] - 1
-"""Values of M that are measured, one for each of the kernels, and the largest that can be."""
+BLOCKS, BORDERS = (16, 32, 64), (1, 33, 129, 4097)  # BLOCK_M of the kernels, and the borders of the ranges of M
+DISPATCHED, LARGEST_DISPATCHED = (8, 40, 136), BORDERS[-1] - 1  # values of M that are measured, and the most
 
 WIDTH = 64
 

@@ -41,10 +41,7 @@ PART = 8  # number of configs that are compiled in one go
 ROUNDS, LAST_ROUNDS, REPLAYS = 14, 30, 40
 FINALISTS = 8  # number of configs that are timed again, besides Inductor's: the fastest of the first rounds
 MOST_KERNELS = 5  # number of kernels of a program that are replaced alone in its graph: those that gain most
-
-QUICK, CHAINED = 12, 20
-"""Microseconds below which most of a kernel's time is its launch; it is timed in a graph of so many of its launches."""
-
+QUICK, CHAINED = 12, 20  # microseconds below which a kernel is timed in a graph of so many of its launches
 TINY_GAIN = 0.3  # microseconds of a kernel's gain in a step below which it is not replaced alone
 
 META = (

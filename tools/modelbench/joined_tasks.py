@@ -10,10 +10,7 @@ from modelbench.joined_kernels import BLOCK, Spec
 from torch import Tensor, nn
 
 Blocks = tuple[int, int, int, int, int, int]  # BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, stages and warps
-
-NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "bfloat16"}
-"""The types whose configs the model ranks; TF32 gets those of bfloat16 with half the BLOCK_K."""
-
+NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "bfloat16"}  # TF32 has configs of bfloat16
 CONFIGS = 6  # of a kernel for a problem
 
 SIBLINGS = {

@@ -116,9 +116,7 @@ class _DecoderLayer(nn.Module):
 
 
 Linear = Callable[[int, int], nn.Module]  # makes a linear layer without bias, of an input's and a result's width
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Attention over queries, keys and values, of batch x heads x tokens x size."""
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # on queries, keys, values of batch x heads x tokens x size
 
 
 def plain_linear(inputs: int, outputs: int) -> nn.Module:

@@ -22,8 +22,7 @@ from diode_lut.measure.timing import Bench
 
 ROUNDS = 60
 CPU_ROUNDS = 3
-NOT_COMPUTED = 0.5
-"""Relative error in eager mode of tensors that say nothing, such as gradients that are zero in exact arithmetic."""
+NOT_COMPUTED = 0.5  # relative error in eager mode of tensors that say nothing, such as gradients of zero
 
 
 @contextmanager

@@ -96,8 +96,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """The models' configurations, as they are published."""
 
-PROMPT, FEW, MANY = 32, 8, 72
-"""Tokens of each prompt before decoding, and of the two generations whose times are subtracted."""
+PROMPT, FEW, MANY = 32, 8, 72  # tokens of each prompt, and of the two generations that are subtracted
 DECODED = MANY - FEW  # tokens that a measurement of decoding tells the seconds of, for each sequence
 
 
