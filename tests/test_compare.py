@@ -421,6 +421,12 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
     [
         (3.0, None, 600.0, "a run takes 3 s: it will take 60 s to 10 minutes (--budget), until it can tell"),
         (6.0, None, 130.0, "a run takes 6 s: it will take 2 minutes (--budget), until it can tell"),
+        (
+            30.0,
+            None,
+            165.0,
+            "a run takes 30 s: 2 pairs, the least, take 4 minutes, more than --budget, and 5 take 10 minutes",
+        ),
         (60.0, None, 600.0, "a run takes 60 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
         (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 56 s"),
     ],

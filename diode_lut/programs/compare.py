@@ -335,10 +335,12 @@ def expected(run_s: float, plan: ComparisonPlan) -> str:
         )
     first, budget = _FIRST_LOOK * pair_s, plan.budget_s
     if first > budget:
-        fit = max(int((budget - run_s) / pair_s), _LEAST_PAIRS)
-        take = (
-            f"{_long(budget)} (--budget) are enough for {counted(fit, 'pair')}, and {_FIRST_LOOK} take {_long(first)}"
-        )
+        fit, least = int((budget - run_s) / pair_s), _LEAST_PAIRS
+        if fit < least:
+            take = f"{least} pairs, the least, take {_long(least * pair_s)}, more than --budget"
+        else:
+            take = f"{_long(budget)} (--budget) are enough for {fit} pairs"
+        take += f", and {_FIRST_LOOK} take {_long(first)}"
     else:
         times = " to ".join(dict.fromkeys((_long(first), _long(budget))))
         take = f"it will take {times} (--budget), until it can tell"
