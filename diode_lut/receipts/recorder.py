@@ -22,6 +22,7 @@ from diode_lut.decide.sources import ABSTAIN, Decision
 from diode_lut.hardware import Hardware
 from diode_lut.problem import GENERATED, Problem
 from diode_lut.process import __version__, in_forked_children
+from diode_lut.receipts import receipt_file
 from diode_lut.settings import MODEL, TIERS
 from diode_lut.table import Entry
 from diode_lut.table.format import key_text
@@ -280,7 +281,7 @@ def _receiving(hardware: Hardware) -> list[receipts.Device]:
     """Return all devices in which a question of this thread about a device of this machine is noted."""
     if hardware not in _asked:
         if not _asked:
-            receipts.receipt_file.arm(own_receipt)
+            receipt_file.arm(own_receipt)
         _asked.add(hardware)
         _present.add(hardware)
     device = _devices.get(hardware)
