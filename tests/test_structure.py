@@ -189,6 +189,28 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(sorted(group) for group in groups if group)
 
 
+def test_submodules_are_imported_where_they_are_used() -> None:
+    """``package.module`` needs an import of the module: that of the package does not bring it along."""
+
+    def not_imported(path: Path) -> set[str]:
+        nodes = list(ast.walk(parse(path)))
+        froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        packages = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}".replace(".", "/")
+            for node in froms
+            for alias in node.names
+            if (ROOT / f"{node.module}.{alias.name}".replace(".", "/") / "__init__.py").exists()
+        }
+        used = {
+            f"{packages[node.value.id]}/{node.attr}"
+            for node in nodes
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in packages
+        }
+        return {name for name in used if (ROOT / f"{name}.py").exists()}
+
+    assert breaches(MODULES, not_imported) == {}
+
+
 def test_torch_is_imported_where_it_is_used() -> None:
     """Outside the subpackages that are about torch, importing a module does not import it."""
 
