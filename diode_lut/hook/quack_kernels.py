@@ -30,67 +30,57 @@ from quack.epilogue.ops import RowVecLoad
 
 from diode_lut.files import write_atomically
 
-Outputs = dict[str, Any]
+InKernel = Any
+"""An element of a tile, or a GEMM of QuACK, with types of CUTLASS's Python."""
 
 
-def _relu(acc: Any) -> Outputs:
-    return {"D": relu(acc)}
+def _after(work: Callable[[InKernel], InKernel]) -> dict[str, InKernel]:
+    """Return QuACK's GEMMs with an activation of the product, without a bias and with one."""
+
+    def plain(acc: InKernel) -> dict[str, InKernel]:
+        return {"D": work(acc)}
+
+    def biased(acc: InKernel, bias: InKernel) -> dict[str, InKernel]:
+        return {"D": work(acc + bias)}
+
+    return {"": gemm_epilogue()(plain), "bias_": gemm_epilogue(ops={"bias": RowVecLoad("bias")})(biased)}
 
 
-def _gelu(acc: Any) -> Outputs:
-    return {"D": gelu_erf(acc)}
+def _with(work: Callable[[InKernel, InKernel], InKernel]) -> dict[str, InKernel]:
+    """Return QuACK's GEMMs with work on the product and another M x N tensor, without a bias and with one."""
+
+    def plain(acc: InKernel, c: InKernel) -> dict[str, InKernel]:
+        return {"D": work(acc, c)}
+
+    def biased(acc: InKernel, bias: InKernel, c: InKernel) -> dict[str, InKernel]:
+        return {"D": work(acc + bias, c)}
+
+    return {"": gemm_epilogue()(plain), "bias_": gemm_epilogue(ops={"bias": RowVecLoad("bias")})(biased)}
 
 
-def _gelu_tanh(acc: Any) -> Outputs:
-    return {"D": gelu_tanh_approx(acc)}
+def _add(product: InKernel, c: InKernel) -> InKernel:
+    return product + c
 
 
-def _add(acc: Any, c: Any) -> Outputs:
-    return {"D": acc + c}
+def _swiglu(product: InKernel, gate: InKernel) -> InKernel:
+    return silu(gate) * product
 
 
-def _swiglu(acc: Any, c: Any) -> Outputs:
-    return {"D": silu(c) * acc}
+def _geglu(product: InKernel, gate: InKernel) -> InKernel:
+    return gelu_tanh_approx(gate) * product
 
 
-def _geglu(acc: Any, c: Any) -> Outputs:
-    return {"D": gelu_tanh_approx(c) * acc}
-
-
-def _bias_relu(acc: Any, bias: Any) -> Outputs:
-    return {"D": relu(acc + bias)}
-
-
-def _bias_gelu(acc: Any, bias: Any) -> Outputs:
-    return {"D": gelu_erf(acc + bias)}
-
-
-def _bias_gelu_tanh(acc: Any, bias: Any) -> Outputs:
-    return {"D": gelu_tanh_approx(acc + bias)}
-
-
-def _bias_add(acc: Any, bias: Any, c: Any) -> Outputs:
-    return {"D": acc + bias + c}
-
-
-def _bias_swiglu(acc: Any, bias: Any, c: Any) -> Outputs:
-    return {"D": silu(c) * (acc + bias)}
-
-
-def _bias_geglu(acc: Any, bias: Any, c: Any) -> Outputs:
-    return {"D": gelu_tanh_approx(c) * (acc + bias)}
-
-
-_PLAIN: tuple[Callable[..., Outputs], ...] = (_relu, _gelu, _gelu_tanh, _add, _swiglu, _geglu)
-_BIASED: tuple[Callable[..., Outputs], ...] = (
-    *(_bias_relu, _bias_gelu, _bias_gelu_tanh, _bias_add, _bias_swiglu, _bias_geglu),
-)
-
-EPILOGUES: dict[str, Any] = {
-    **{function.__name__[1:]: gemm_epilogue()(function) for function in _PLAIN},
-    **{function.__name__[1:]: gemm_epilogue(ops={"bias": RowVecLoad("bias")})(function) for function in _BIASED},
+_WORK = {
+    "relu": _after(relu),
+    "gelu": _after(gelu_erf),
+    "gelu_tanh": _after(gelu_tanh_approx),
+    "add": _with(_add),
+    "swiglu": _with(_swiglu),
+    "geglu": _with(_geglu),
 }
-"""QuACK's GEMMs by their work; QuACK reads the source of these functions, and finds them by this module's names."""
+
+EPILOGUES: dict[str, InKernel] = {f"{bias}{name}": gemms[bias] for name, gemms in _WORK.items() for bias in gemms}
+"""QuACK's GEMMs by their names in ``hook.quack``. QuACK reads the source of these functions."""
 
 
 def main() -> None:
@@ -161,6 +151,4 @@ def _compile(path: Path, own: Path) -> None:
 
 
 if __name__ == "__main__":
-    from diode_lut.hook import quack_kernels  # under its own name, by which QuACK imports the functions
-
-    quack_kernels.main()
+    main()
