@@ -27,12 +27,16 @@ from diode_lut.hardware import Hardware
 from diode_lut.measure import MEASURERS
 from diode_lut.measure.problems import read_problems
 from diode_lut.measure.tasks import Crash, Task, Watch, find_setup, measure_tasks
+from diode_lut.model.ranking import can_be_padded
 from diode_lut.problem import Problem
 from diode_lut.settings import DEVICE, MODEL, SAME_ARCH
-from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.config import ATEN, Config, pad_multiple
 
 CLOSE = 1.15
 """The largest expected time of a model's config that is timed, over that of its first."""
+
+OF_EACH_WAY = 2
+"""Number of configs of each model that are timed with and without padding, where Inductor may pad."""
 
 NEAREST, BEST = 2, 2
 """Numbers of measured problems, and of the best configs of each."""
@@ -77,13 +81,21 @@ def sources_of(hardware: Hardware, models: Sequence[str] = ()) -> list[Source]:
 
 
 def choices(problem: Problem, sources: Sequence[Source], first: int) -> Iterator[Config]:
-    """Yield aten and the choices of each source for the problem, each once."""
-    found = dict.fromkeys([ATEN])
+    """Yield aten and the choices of each source for the problem, each once.
+
+    Where Inductor may pad, they are aten and the first configs of each model with and without padding, however slow
+    they are expected to be: how the two ways compare is learned from these.
+    """
+    multiple = pad_multiple(problem.dtype)
+    pads = (1, multiple) if can_be_padded(problem) else ()
+    found = dict.fromkeys([ATEN, *(ATEN.padded(pad) for pad in pads)])
     for source in sources:
         if isinstance(source, ModelSource):
             times = source.times(problem, padding=True)
             close = (config for config, time in times.items() if time <= CLOSE * min(times.values()))
             found |= dict.fromkeys(islice(close, first))
+            for pad in pads:
+                found |= dict.fromkeys(islice((config for config in times if config.pad == pad), OF_EACH_WAY))
         elif (answer := source.ask(problem, THRESHOLD, padding=True)) is not None:
             found |= dict.fromkeys(answer.configs)
     return iter(found)

@@ -151,8 +151,15 @@ _MIN_OF_KIND = 10
 _L2_WEIGHT = 30.0
 """Weight of the squared weights, of all terms but 1, in the sum of squared errors."""
 
+_LARGE, _ROUNDS = 0.1, 8
+"""Errors above the first weigh as much as their size, not its square, because some times are far off. The regression is
+fitted so many times, each time with the weights of the last errors."""
+
 _PARTS = 8
-"""Number of parts in the cross-validation of the error."""
+"""Number of parts in the cross-validation of the error. Problems of the same sizes are in the same part."""
+
+_ERRORS = tuple(percent / 100 for percent in range(1, 101))
+"""The errors that are tried."""
 
 _DIGITS = 6
 """Number of digits after the point of rounded numbers."""
@@ -161,9 +168,10 @@ _DIGITS = 6
 def fit_padding(targets: Sequence[Target], seed: int) -> PaddingModel | None:
     """Fit the regression, or return None if too few problems were timed with padding.
 
-    ``seed`` draws the parts for its error, the root mean squared error on problems that a regression was not fitted to.
+    ``seed`` draws the parts for its error, with which the chances fit best of the own device's problems that a
+    regression was not fitted to.
     """
-    known = [target for target in targets if _padded_aten(target) is not None]
+    known = [target for target in targets if _padded_time(target) is not None]
     counts = Counter((target.problem.op, target.problem.dtype) for target in known)
     kinds = tuple(sorted(kind for kind, count in counts.items() if count >= _MIN_OF_KIND))
     known = [target for target in known if (target.problem.op, target.problem.dtype) in kinds]
@@ -173,29 +181,42 @@ def fit_padding(targets: Sequence[Target], seed: int) -> PaddingModel | None:
     mean, deviation = features.mean(0).round(_DIGITS), features.std(0).round(_DIGITS)
     deviation[deviation == 0] = 1
     terms = np.array([terms_of(scaled(row, mean, deviation)) for row in features])
-    times = np.array([_padded_aten(target) for target in known])
+    times = np.array([_padded_time(target) for target in known])
     weights = tuple(_fitted(terms, times).round(_DIGITS).tolist())
-    parts = np.random.default_rng(seed).permutation(len(times)) % _PARTS
-    errors = np.empty(len(times))
+    sizes = [target.problem.sizes for target in known]
+    numbers = {each: number for number, each in enumerate(dict.fromkeys(sizes))}
+    parts = np.random.default_rng(seed).permutation(len(numbers))[[numbers[each] for each in sizes]] % _PARTS
+    expected = np.empty(len(times))
     for part in range(_PARTS):
         unseen = parts == part
-        errors[unseen] = terms[unseen] @ _fitted(terms[~unseen], times[~unseen]) - times[unseen]
-    error = round(float(np.sqrt((errors**2).mean())), _DIGITS)
-    return PaddingModel(tuple(mean.tolist()), tuple(deviation.tolist()), weights, kinds, error)
+        expected[unseen] = terms[unseen] @ _fitted(terms[~unseen], times[~unseen])
+    own = np.array([not target.foreign for target in known])
+    lost = np.where(expected < 0, times, 0.0) - np.minimum(times, 0)
+    right, leads = lost[own] <= math.log1p(GOOD), np.abs(expected[own]) + math.log1p(GOOD)
+
+    def likelihood(error: float) -> float:
+        model = PaddingModel((), (), (), (), error)
+        chances = np.array([min(model.chance(lead), 1 - 10**-_DIGITS) for lead in leads.tolist()])
+        return float(np.log(np.where(right, chances, 1 - chances)).sum())
+
+    return PaddingModel(tuple(mean.tolist()), tuple(deviation.tolist()), weights, kinds, max(_ERRORS, key=likelihood))
 
 
-def _padded_aten(target: Target) -> float | None:
-    """Return log(time of aten with padding / best time without), or None."""
-    problem = target.problem
-    time = target.padded.get(ATEN.padded(pad_multiple(problem.dtype))) if can_be_padded(problem) else None
-    return None if time is None else time - target.best
+def _padded_time(target: Target) -> float | None:
+    """Return log(best time with padding / best time without), or None unless aten was timed both ways."""
+    is_known = can_be_padded(target.problem) and ATEN.padded(pad_multiple(target.problem.dtype)) in target.padded
+    return min(target.padded.values()) - target.best if is_known else None
 
 
 def _fitted(terms: Array, times: Array) -> Array:
     """Return the weights of a ridge regression."""
     penalty = _L2_WEIGHT * np.eye(terms.shape[1])
     penalty[0, 0] = 0
-    weights: Array = np.linalg.solve(terms.T @ terms + penalty, terms.T @ times)
+    shares = np.ones(len(times))
+    for _ in range(_ROUNDS):
+        weighted = terms.T * shares
+        weights: Array = np.linalg.solve(weighted @ terms + penalty, weighted @ times)
+        shares = _LARGE / np.maximum(np.abs(terms @ weights - times), _LARGE)
     return weights
 
 

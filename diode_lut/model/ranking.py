@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import log, log1p
@@ -40,8 +40,17 @@ from diode_lut.model.features import (
     vectors,
 )
 from diode_lut.model.generated import KernelModel
-from diode_lut.problem import BATCHED, NO_EPILOGUE, ROW_BYTES, Problem, letters
-from diode_lut.templates.config import ATEN, PADDED_OPS, Config, copied_bytes, needed_pad, pad_multiple, padded
+from diode_lut.problem import NO_EPILOGUE, ROW_BYTES, Problem, letters
+from diode_lut.templates.config import (
+    ATEN,
+    PADDED_OPS,
+    Config,
+    copied_bytes,
+    is_copied,
+    needed_pad,
+    pad_multiple,
+    padded,
+)
 
 MAX_NEURONS = 256
 """Maximum neurons of a hidden layer in a weights file."""
@@ -145,13 +154,22 @@ def _product(rounded: Floats, inputs: Floats) -> Floats:
 
 
 PADDING_FEATURES = (
-    *("log_b", "log_m", "log_n", "log_k", "log_flops", "log_bytes", "log_copied_bytes"),
+    *("log_b", "log_m", "log_n", "log_k", "log_flops_per_byte", "log_tiles", "log_time", "log_copying_time"),
     *(f"log_{matrix}_vector" for matrix in "abc"),
-    *("batched", "a_transposed", "b_transposed", "bfloat16"),
+    *("a_copied", "b_copied", "bias", "a_transposed", "b_transposed", "bfloat16"),
 )
 
-OVER = "the best without padding"
+OVER = "the best with padding over the best without"
 """The measure of the regression's times, named in weights files."""
+
+_LEAST_TILES, _TILE = 132, 128
+"""Fewer tiles of so many rows and columns count as so many: there are processors without one."""
+
+_FLOPS, _BYTES, _START = 7e14, 2.8e12, 3e-6
+"""Operations and bytes of a GEMM per second, and seconds that each takes longer, roughly those of an H100."""
+
+_COPIED_BYTES, _COPY_START = 2.5e12, 1.5e-6
+"""Bytes of copies per second, and seconds that each takes longer."""
 
 _MAX_DEVIATIONS = 3.0
 """Cap on the distance of a feature from its mean, in standard deviations."""
@@ -164,7 +182,7 @@ class PaddingModel(NamedTuple):
     """The regression for padding. ``mean`` and ``deviation`` scale the features, ``weights`` has a number per term.
 
     ``kinds`` are the pairs of op and dtype it knows. ``error`` is the standard deviation of the logarithm of the
-    measured over the expected time, on held-out problems.
+    measured over the expected time with which ``chance`` fits held-out problems best.
     """
 
     mean: tuple[float, ...]
@@ -177,7 +195,7 @@ class PaddingModel(NamedTuple):
         """Return whether Inductor may pad the problem's operands, and the regression knows its op and dtype."""
         return can_be_padded(problem) and (problem.op, problem.dtype) in self.kinds
 
-    def times(self, problem: Problem, times: Iterable[float], best: float) -> tuple[float, ...]:
+    def times(self, problem: Problem, times: Sequence[float], best: float) -> tuple[float, ...]:
         """Return expected times with copies, relative to ``aten`` on the operands as they are, as is ``best``.
 
         ``best`` is the least time on the operands as they are. ``times`` are for padded operands, relative to ``aten``
@@ -188,8 +206,9 @@ class PaddingModel(NamedTuple):
         multiple = pad_multiple(problem.dtype)
         copied = copied_bytes(problem, multiple)
         copies = copied / (copied + padded(problem, multiple).nbytes)  # their share of all bytes that are moved
-        factor = best * float(exp(log_time))
-        return tuple(factor * (copies + (1 - copies) * time) for time in times)
+        with_copies = [copies + (1 - copies) * time for time in times]
+        factor = best * float(exp(log_time)) / min(with_copies)
+        return tuple(factor * time for time in with_copies)
 
     def chance(self, lead: float) -> float:
         """Return the probability of being faster with an expected ``lead``, a difference of log(time)."""
@@ -212,12 +231,18 @@ def can_be_padded(problem: Problem) -> bool:
 
 
 def padding_features(problem: Problem) -> list[float]:
-    """Return PADDING_FEATURES of a problem. Sizes are logarithms to base 2."""
-    copied = copied_bytes(problem, pad_multiple(problem.dtype))
-    sizes = (*problem.sizes, problem.operations, problem.nbytes, copied, *vectors(problem))
+    """Return PADDING_FEATURES of a problem. Logarithms are to base 2, and copies take so many times the GEMM's time."""
+    multiple = pad_multiple(problem.dtype)
+    larger, copied = padded(problem, multiple), is_copied(problem, multiple)
+    bias = problem.op == "addmm"
+    copies = sum(copied) + (bias and larger.n > problem.n)
+    copying = copies * _COPY_START + copied_bytes(problem, multiple) / _COPIED_BYTES
+    time = _START + max(larger.operations / _FLOPS, larger.nbytes / _BYTES)
+    tiles = problem.b * -(-problem.m // _TILE) * -(-problem.n // _TILE)
+    ratios = (problem.operations / problem.nbytes, max(tiles, _LEAST_TILES), time, copying / time)
     letter_a, letter_b = letters(problem.layout)
-    flags = (problem.op in BATCHED, letter_a == "t", letter_b == "t", problem.dtype == "bfloat16")
-    return [*log2(sizes).tolist(), *map(float, flags)]
+    flags = (*copied, bias, letter_a == "t", letter_b == "t", problem.dtype == "bfloat16")
+    return [*log2((*problem.sizes, *ratios, *vectors(problem))).tolist(), *map(float, flags)]
 
 
 def scaled(features: Sequence[float], mean: Sequence[float], deviation: Sequence[float]) -> list[float]:

@@ -148,11 +148,11 @@ def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
 
 
 def test_padding_is_known(with_padding: Validation) -> None:
-    """Where Inductor may pad, answers reach most of what padding and the best kernel gain, as do first choices."""
+    """Where Inductor may pad, answers reach most of the gain of the best, and those with a time are not slow."""
     assert len(with_padding.choices) == 98
     assert with_padding.gain - 1 > 0.77 * (with_padding.best_gain - 1)
     assert gain_over_all(with_padding) > 1.53
-    assert len(with_padding.answered().slow) <= 4
+    assert not any(choice.timed for choice in with_padding.answered().slow)
 
 
 def test_no_first_choice_failed(of_models: Validation, others_at_random: Validation, at_random: Validation) -> None:
