@@ -1,13 +1,23 @@
 """Joined matmuls and few rows on a real GPU: digits, with gradients and with the blocks of shipped rows."""
 
+from collections.abc import Iterator
+
 import pytest
+from torch._inductor import config as inductor_config
 
 from tests.gpu.conftest import Rows
 from tests.programs.join import CASES, CONFIG, Case, mlp, projections, residual, run
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold", "unpadded")]
 
 LARGE = {**CONFIG, "block_m": 64, "block_n": 128, "block_k": 64, "group_m": 8, "num_stages": 4}
+
+
+@pytest.fixture
+def unpadded() -> Iterator[None]:
+    """Without Inductor's benchmark for padding, after which matmuls may stay apart: no row decides about each alone."""
+    with inductor_config.patch(shape_padding=False):
+        yield
 
 
 @pytest.mark.parametrize("case", CASES)

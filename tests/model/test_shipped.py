@@ -148,11 +148,13 @@ def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
 
 
 def test_padding_is_known(with_padding: Validation) -> None:
-    """Where Inductor may pad, answers reach most of the gain of the best, and those with a time are not slow."""
+    """Where Inductor may pad, answers reach most of the gain of the best. Those without a time count as slow."""
     assert len(with_padding.choices) == 98
     assert with_padding.gain - 1 > 0.77 * (with_padding.best_gain - 1)
     assert gain_over_all(with_padding) > 1.53
-    assert not any(choice.timed for choice in with_padding.answered().slow)
+    slow = with_padding.answered().slow
+    assert len(slow) <= 5
+    assert not any(choice.timed for choice in slow)
 
 
 def test_no_first_choice_failed(of_models: Validation, others_at_random: Validation, at_random: Validation) -> None:
