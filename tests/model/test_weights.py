@@ -11,6 +11,7 @@ from safetensors.numpy import load, save
 
 from diode_lut.errors import ModelError
 from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Split, metadata_of, parse_family, read_model_hardware
+from diode_lut.model.ranking import PADDING_FEATURES
 from diode_lut.model.weights import read_model, write_model
 from tests.model.small import H200, MM, model, padding
 
@@ -53,7 +54,7 @@ def test_padding_is_read_as_it_was_written(path: Path) -> None:
         ("features", ["log_b"], "other features"),
         ("over", "aten", "another measure"),
         ("weights", [1.0], "a weight per term"),
-        ("mean", [1e9] * 14, "a magnitude above"),
+        ("mean", [1e9] * len(PADDING_FEATURES), "a magnitude above"),
         ("error", 0.0, "not positive"),
         ("kinds", None, "incomplete or damaged"),
     ],
