@@ -33,16 +33,21 @@ def row(config: dict[str, Any] = CONFIG, **key: Any) -> dict[str, Any]:
     return {"op": "joined_mm", "configs": [config], **key}
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Compute a linear layer in its steps. PyTorch 2.11 cannot trace the layer of a view whose size may change."""
+    return (x.flatten(0, -2) @ weight.t()).view(*x.shape[:-1], -1)
+
+
 def projections(x: Tensor, *weights: Tensor) -> list[Tensor]:
-    return [functional.linear(x, weight) for weight in weights]
+    return [linear(x, weight) for weight in weights]
 
 
 def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
-    return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+    return functional.silu(linear(x, gate)) * linear(x, up)
 
 
 def of_gelu(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
-    return functional.linear(x, up) * functional.gelu(functional.linear(x, gate), approximate="tanh")
+    return linear(x, up) * functional.gelu(linear(x, gate), approximate="tanh")
 
 
 def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
