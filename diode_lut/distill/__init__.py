@@ -152,8 +152,8 @@ _L2_WEIGHT = 30.0
 """Weight of the squared weights, of all terms but 1, in the sum of squared errors."""
 
 _LARGE, _ROUNDS = 0.1, 8
-"""Errors above the first weigh as much as their size, not its square, because some times are far off. The regression is
-fitted so many times, each time with the weights of the last errors."""
+"""The error from which the loss grows linearly, as Huber's does, because some times are far off; and the number of
+fits, each weighted by the errors of the one before."""
 
 _PARTS = 8
 """Number of parts in the cross-validation of the error. Problems of the same sizes are in the same part."""

@@ -95,7 +95,7 @@ class Shard(NamedTuple):
 
 MAX_SHARD_TASKS = 100  # maximum number of tasks in a shard
 SHARDS_PER_WORKER = 4  # minimum number of shards for each of several workers, so all end at about the same time
-OVERHEAD_FLOPS = 5e11  # a GEMM of so many operations takes about twice as long to measure as the smallest GEMM
+OVERHEAD_FLOPS = 5e11  # operations of a GEMM that takes about twice as long to measure as the smallest GEMM
 
 
 def make_shards(stage: str, tasks: Iterable[Task], workers: int) -> list[Shard]:

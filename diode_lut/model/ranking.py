@@ -163,7 +163,7 @@ OVER = "the best with padding over the best without"
 """The measure of the regression's times, named in weights files."""
 
 _LEAST_TILES, _TILE = 132, 128
-"""Fewer tiles of so many rows and columns count as so many: there are processors without one."""
+"""The least number of tiles in PADDING_FEATURES, and their rows and columns: with fewer, processors are idle."""
 
 _FLOPS, _BYTES, _START = 7e14, 2.8e12, 3e-6
 """Operations and bytes of a GEMM per second, and seconds that each takes longer, roughly those of an H100."""
@@ -231,7 +231,7 @@ def can_be_padded(problem: Problem) -> bool:
 
 
 def padding_features(problem: Problem) -> list[float]:
-    """Return PADDING_FEATURES of a problem. Logarithms are to base 2, and copies take so many times the GEMM's time."""
+    """Return PADDING_FEATURES of a problem. Logarithms are to base 2, and times of copies are over the GEMM's."""
     multiple = pad_multiple(problem.dtype)
     larger, copied = padded(problem, multiple), is_copied(problem, multiple)
     bias = problem.op == "addmm"

@@ -40,7 +40,7 @@ A process that outlives the program puts its own receipt there, because the dire
 
 _MAX_RANK_DIGITS = 20  # maximum number of digits of a rank
 _BEGINNING_BYTES = 256  # the first bytes of a receipt have the field ``processes``
-_FREE_S, _SHARE = 0.25, 0.02  # writing after graphs may take so many seconds, and this share of the process' time
+_FREE_S, _SHARE = 0.25, 0.02  # seconds, and share of the process' time, that writing after graphs may take
 
 
 class _Written(NamedTuple):

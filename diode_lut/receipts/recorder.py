@@ -71,9 +71,8 @@ _lock = threading.RLock()
 """Held while an event takes effect or results are read. It is reentrant, because a signal handler may compile."""
 _counting = [Counts()]  # The active counts. The first are the process's own
 _collecting = threading.local()  # its attribute ``collected`` belongs to the innermost ``collecting`` of this thread
-_devices: dict[
-    Hardware, receipts.Device
-] = {}  # the questions, tables and models by hardware, of this machine or another
+# The questions, tables and models by hardware, of this machine or another
+_devices: dict[Hardware, receipts.Device] = {}
 _seen: dict[Hardware, Sources] = {}  # the sources noted last by hardware
 _present: set[Hardware] = set()  # the known hardware of this machine
 _asked: set[Hardware] = set()
