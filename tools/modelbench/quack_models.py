@@ -47,6 +47,16 @@ _GEMMA_9B: Record = {
 }
 
 
+_QWEN: Record = {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
+_LLAMA_3B: Record = {
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+}
+_LARGE: Record = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 6}
+
+
 def _whisper() -> models.Workload:
     from transformers import WhisperConfig, WhisperModel
 
@@ -84,6 +94,13 @@ MAKERS: dict[str, Callable[[], models.Workload]] = {
     "Gemma 2 9B, 900 tokens": partial(
         corpus._text, "gemma2", 1, 900, head_dim=256, vocab_size=32_000, **_GEMMA_9B, **_LAYERS
     ),
+    "Base ViT, 10 images": partial(corpus._image_of_transformers, "vit", 10, 224, num_hidden_layers=6),
+    "Small BERT, 20 x 100": partial(corpus._text, "bert", 20, 100, **_MINILM),
+    "Base BERT, 4 x 300": partial(corpus._text, "bert", 4, 300, num_hidden_layers=6),
+    "Large SigLIP, 12 images": partial(corpus._image_of_transformers, "siglip_vision_model", 12, 224, **_LARGE),
+    "Qwen2 1.5B, 600 tokens": partial(corpus._text, "qwen2", 1, 600, vocab_size=32_000, **_QWEN, **_LAYERS),
+    "Llama 3.2 3B, 1500 tokens": partial(corpus._text, "llama", 1, 1500, vocab_size=32_000, **_LLAMA_3B, **_LAYERS),
+    "Long Llama 8B, 3000 tokens": partial(corpus._text, "llama", 1, 3000, vocab_size=32_000, **_LLAMA, **_LAYERS),
 }
 """By the names in modelbench.epilogues, as far as Llama 8B, and models whose GEMMs nobody measured."""
 
