@@ -74,7 +74,8 @@ class JoinedMm(template.Template):
         """Complain about the same. A program of ``swiglu`` has a tile of each B, and an accumulator for it."""
         at_once, itemsize = PRODUCTS[problem.variant] if problem.variant in GATED else 1, ITEMSIZES[problem.dtype]
         yield from self._faults(params, problem.m, at_once, itemsize, architecture, shared_memory)
-        if itemsize == 1 and self.tiles(params, problem.m).block_k not in template.BLOCKS_K_OF_BYTES:
+        block_k = self.tiles(params, problem.m).block_k
+        if itemsize == 1 and not self.few_rows and block_k not in template.BLOCKS_K_OF_BYTES:
             yield template.Complaint("matrix instructions take 32 elements of float8 or more along K", "block_k")
 
     def _faults(
