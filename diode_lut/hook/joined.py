@@ -13,6 +13,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import sympy
@@ -213,38 +214,35 @@ def _scaling(a: Any, b: Any, *scales: Any) -> str | None:
 def _groups(
     products: Sequence[Product], places: dict[Node, int], choose: Callable[[_Group], Parts | None]
 ) -> Iterator[tuple[_Group, Parts]]:
-    """Yield the groups for which ``choose`` returns configs: pairs for a gate times ``up``, and up to three others.
+    """Yield the groups for which ``choose`` returns configs: pairs for a gate times ``up``, and up to three others."""
 
-    All that a kernel reads must be there before the first of its matmuls. So none depends on another.
-    """
-    left = {product.node: product for product in products}
-    for gate in [] if is_on("emulate_precision_casts") else products:
-        for up in products:
-            found = _gated(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
-            if found is not None and _are_ready((gate, up), places):
-                variant, result = found
-                group = _Group(_together((gate, up), variant), (gate, up), result)
-                parts = choose(group)
-                if parts is not None:
-                    yield group, parts
-                    del left[gate.node], left[up.node]
+    def answered(
+        members: tuple[Product, ...], variant: str, result: Node | None = None
+    ) -> Iterator[tuple[_Group, Parts]]:
+        columns = sum(member.problem.n for member in members)
+        problem = members[0].problem._replace(op=JOINED[0], n=columns, variant=variant)
+        group = _Group(problem, members, result)
+        parts = choose(group)
+        if parts is not None:
+            yield group, parts
+
+    left = list(products)
+    for gate, up in [] if is_on("emulate_precision_casts") else permutations(products, 2):
+        gated = _gated(gate.node, up.node) if gate in left and up in left else None
+        if gated is not None and _are_ready((gate, up), places):
+            for found in answered((gate, up), *gated):
+                yield found
+                left = [each for each in left if each not in (gate, up)]
     for variant in ("three", "two"):
-        others = tuple(left.values())[: PRODUCTS[variant]]
+        others = tuple(left[: PRODUCTS[variant]])
         if len(others) == PRODUCTS[variant] and _are_ready(others, places):
-            if others[0].most_rows <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
-                group = _Group(_together(others, variant), others)
-                parts = choose(group)
-                if parts is not None:
-                    yield group, parts
+            if others[0].most_rows <= _FEW_ROWS or not any(may_be_followed(each.node) for each in others):
+                yield from answered(others, variant)
             return
 
 
-def _together(products: Sequence[Product], variant: str) -> Problem:
-    one = products[0].problem
-    return one._replace(op=JOINED[0], n=sum(product.problem.n for product in products), variant=variant)
-
-
 def _are_ready(products: Sequence[Product], places: dict[Node, int]) -> bool:
+    """Return whether all that a kernel reads is there before the first of its matmuls. So none depends on another."""
     first = min(places[product.node] for product in products)
     return all(places[_origin(each)] < first for product in products for each in operands_of(product.node).own)
 
