@@ -103,6 +103,7 @@ ATTENTION = ("flex_attention", "flex_attention_backward", "flex_decoding")
 
 GROUPED = ("grouped_mm",)  # ``functional.grouped_mm`` of experts: consecutive rows of A are a group with its own B
 JOINED = ("joined_mm",)  # matmuls with the same A, with or without bias, such as projections to queries, keys, values
+JOINED_SCALINGS = ("tensor-bfloat16-fast", "row-bfloat16-fast")  # the variants of scaled_mm that JOINED has in float8
 PRODUCTS = {"two": 2, "three": 3, "swiglu": 2, "geglu": 2}  # the number of B of each variant of JOINED
 GATED = ("swiglu", "geglu")  # the variants with one result: ``silu(A @ B0) * (A @ B1)``, and the same of gelu with tanh
 FUSED = ("fused_mm",)  # a matmul, with or without a bias, and all the pointwise work after it, in one kernel
@@ -193,7 +194,7 @@ DOMAINS = dict.fromkeys(OPS, _GEMM) | {
     "int_mm": Domain((INT8,), LAYOUTS, tuple(EPILOGUES), (NO_VARIANT,)),
     **{op: Domain(_WIDE, ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in ATTENTION},
     "grouped_mm": Domain(("bfloat16",), ("nn", "nt"), (NO_EPILOGUE,), (NO_VARIANT,)),
-    **{op: Domain(_WIDE, ("nt", "nn", "tn", "tt"), (NO_EPILOGUE,), VARIANTS[op]) for op in JOINED},
+    **{op: Domain((*_WIDE, FLOAT8[0]), ("nt", "nn", "tn", "tt"), (NO_EPILOGUE,), VARIANTS[op]) for op in JOINED},
     **{op: Domain(("bfloat16",), ("nt",), (NO_EPILOGUE,), VARIANTS[op]) for op in FUSED},
     **{op: Domain((NO_DTYPE,), (NO_LAYOUT,), (NO_EPILOGUE,), VARIANTS[op]) for op in GENERATED},
 }
@@ -263,7 +264,8 @@ class Problem(NamedTuple):
     grouped_mm has ``b`` groups, which have ``m`` rows together: ``C[m, n] = A[m, k] @ B[b, k, n]``, where ``b`` is the
     group of row ``m``. The number of rows of each group is not known before it runs.
 
-    joined_mm has two or three B, as its variant says, with ``n`` columns together and the same letter in ``layout``.
+    joined_mm has two or three B, as its variant says, with ``n`` columns together and the same letter in ``layout``. In
+    float8 it has the scales of one of JOINED_SCALINGS.
     The variant of fused_mm is the work after the matmul.
 
     Attention has ``b`` batches of ``h`` query heads, of which each ``g`` share a head of keys and values. There are
@@ -407,8 +409,8 @@ class Problem(NamedTuple):
     @property
     def result_dtype(self) -> str:
         """The type of C, by PyTorch's name."""
-        if self.op in SCALED:
-            return Scaling.of(self.variant).result
+        if self.dtype in FLOAT8:
+            return Scaling.of(self.variant if self.op in SCALED else JOINED_SCALINGS[0]).result
         if self.op in INTEGER:
             return RESULT_OF_INTEGERS
         return "float32" if self.dtype == "tf32" else self.dtype

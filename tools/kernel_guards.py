@@ -173,7 +173,12 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "joined-a": ("_identity", Instead("lambda argument: 0"), JOINED + "test_others_stay_apart"),
         "joined-b": ("_are_ready", TRUE, JOINED + "test_others_stay_apart"),
         "joined-bias": ("product_of", Without("bias"), JOINED + "test_others_stay_apart"),
-        "joined-factors": ("product_of", Without("kwargs"), JOINED + "test_others_stay_apart"),
+        "joined-factors": ("product_of", Without("_SETTINGS"), JOINED + "test_others_stay_apart"),
+        "joined-scales": (
+            "_scaling",
+            Instead("lambda *tensors: 'row-bfloat16-fast'"),
+            JOINED + "test_other_float8_stays_apart",
+        ),
         "joined-concatenation": ("is_concatenated", FALSE, JOINED + "test_others_stay_apart"),
         "joined-sizes-change": ("product_of", Without("numbers"), JOINED + "test_sizes_that_may_change_stay_apart"),
         "joined-in-place": (

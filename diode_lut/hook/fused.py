@@ -30,6 +30,7 @@ from diode_lut.hook.joined import (
     Product,
     erase_unread,
     named,
+    operands_of,
     product_of,
     takes_place,
     written,
@@ -63,9 +64,7 @@ class _Work(NamedTuple):
 
     @property
     def bias(self) -> Node | None:
-        node = self.product.node
-        bias: Node | None = node.args[0] if len(node.args) == 3 else None  # type: ignore[assignment]
-        return bias
+        return operands_of(self.product.node).bias
 
 
 def fuse(graph: Graph) -> None:
@@ -201,7 +200,8 @@ def _replace(graph: Graph, work: _Work, replaced: dict[Node, Node], config: Conf
                 aten.reshape.default, (replaced.get(other, other), list(node.meta["val"].shape))
             )
             other.meta["val"] = node.meta["val"]
-        arguments = (*node.args[-2:], work.bias, other, work.problem.variant, str(config))
+        a, b, bias, *_ = operands_of(node)
+        arguments = (a, b, bias, other, work.problem.variant, str(config))
         fused = graph.call_function(lower_fused, arguments)
         fused.meta.update({name: value for name, value in node.meta.items() if name != "tensor_meta"})
         shaped = graph.call_function(aten.reshape.default, (fused, list(result.meta["val"].shape)))

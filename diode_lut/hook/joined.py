@@ -13,6 +13,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import sympy
@@ -38,16 +39,29 @@ from diode_lut.hook.choices import (
 )
 from diode_lut.hook.epilogues import ALONE, is_concatenated, may_be_followed
 from diode_lut.hook.joined_kernel import joined_template, options_of
-from diode_lut.hook.problems import axes_of_tensors, is_plain, problem_of_tensors, tensors_of
+from diode_lut.hook.problems import axes_of_tensors, is_plain, problem_of_tensors, values_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
 from diode_lut.hook.switch import leave
 from diode_lut.hook.wrapper import Branches
-from diode_lut.problem import GATED, JOINED, PRODUCTS, Problem
+from diode_lut.problem import GATED, JOINED, JOINED_SCALINGS, NO_VARIANT, PRODUCTS, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
-_OPS: dict[Any, str] = {aten.mm.default: "mm", aten.addmm.default: "addmm"}
+_OPS: dict[Any, str] = {
+    aten.mm.default: "mm",
+    aten.addmm.default: "addmm",
+    aten._scaled_mm.default: "scaled_mm",
+}
+_SETTINGS = {
+    "alpha": 1,
+    "beta": 1,
+    "out_dtype": torch.bfloat16,
+    "use_fast_accum": True,
+    "bias": None,
+    "scale_result": None,
+}
+"""The other arguments of addmm, and of scaled_mm, that can be joined."""
 
 RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _VIEWS = RESHAPES | {
@@ -57,6 +71,21 @@ _VIEWS = RESHAPES | {
 CONVERT = prims.convert_element_type.default
 _MOVABLE = _VIEWS | {CONVERT}  # ops that compute the same wherever they stand after their input
 _FEW_ROWS = 64  # with more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it
+
+
+class MatmulNodes(NamedTuple):
+    """The nodes that a matmul reads."""
+
+    a: Node
+    b: Node
+    bias: Node | None = None
+    scale_a: Node | None = None
+    scale_b: Node | None = None
+
+    @property
+    def own(self) -> list[Node]:
+        """All but A and its scale, which the first matmul of a group reads for the others."""
+        return [each for each in (self.b, self.bias, self.scale_b) if each is not None]
 
 
 class Product(NamedTuple):
@@ -116,7 +145,9 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
         product = product_of(node)
         if product is not None:
             where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
-            found[_identity(node.args[-2]), where, product.problem._replace(op="", n=1)].append(product)
+            a, _, _, scale_a, _ = operands_of(node)
+            same = _identity((a, scale_a)), where, product.problem._replace(op="", n=1)
+            found[same].append(product)
     yield from found.values()
 
 
@@ -136,12 +167,17 @@ def product_of(node: Node) -> Product | None:
     op = _OPS.get(node.target)
     if op is None:
         return None
-    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given: dict[str, Any] = {each.name: each.default_value for each in schema}
+    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
+    if any(given.get(name, value) != value for name, value in _SETTINGS.items()):
         return None
-    tensors = tensors_of(node, op)
+    operands = operands_of(node)
+    tensors = values_of([each for each in operands if each is not None])
     if tensors is None or tensors[0].device.type != "cuda" or len({each.device for each in tensors}) > 1:
         return None
-    a, b, *biases = tensors
+    a, b, *others = tensors
+    biases, scales = ([], others) if op == "scaled_mm" else (others, [])
     # A comparison with a size that may change would be a guard
     numbers = [a.shape[1], *a.stride(), *(number for each in (b, *biases) for number in (*each.shape, *each.stride()))]
     if not all(isinstance(number, int) for number in numbers):
@@ -149,56 +185,66 @@ def product_of(node: Node) -> Product | None:
     for bias in biases:
         if bias.shape != (b.shape[1],) or bias.stride() != (1,):
             return None
-    problem = problem_of_tensors(op, *tensors)
+    variant = _scaling(a, b, *scales) if scales else NO_VARIANT
+    problem = None if variant is None else problem_of_tensors(op, a, b, next(iter(biases), None), variant)
     if problem is None or is_concatenated(node):
         return None
     axes = (axis._replace(high=axis.high or MAX_SIZE_SAMPLED) for axis in axes_of_tensors(op, a, b))
     return Product(node, problem, tuple(axes))
 
 
+def operands_of(node: Node) -> MatmulNodes:
+    """Return what a matmul reads now: another that it reads may have been joined, and be a new node since."""
+    if node.target is aten.addmm.default:
+        bias, a, b = node.args[:3]
+        return MatmulNodes(a, b, bias)  # type: ignore[arg-type]
+    a, b, *scales = node.args[:4]
+    return MatmulNodes(a, b, None, *scales)  # type: ignore[arg-type]
+
+
+def _scaling(a: Any, b: Any, *scales: Any) -> str | None:
+    """Return the one of JOINED_SCALINGS that these scales are, or None for scales of blocks and of other types."""
+    for variant, counts in zip(JOINED_SCALINGS, ((1, 1), (a.shape[0], b.shape[1])), strict=True):
+        pairs = zip(scales, counts, strict=True)
+        if all(scale.dtype == torch.float32 and statically_known_true(scale.numel() == n) for scale, n in pairs):
+            return variant
+    return None
+
+
 def _groups(
     products: Sequence[Product], places: dict[Node, int], choose: Callable[[_Group], Parts | None]
 ) -> Iterator[tuple[_Group, Parts]]:
-    """Yield the groups for which ``choose`` returns configs: pairs for a gate times ``up``, and up to three others.
+    """Yield the groups for which ``choose`` returns configs: pairs for a gate times ``up``, and up to three others."""
 
-    All that a kernel reads must be there before the first of its matmuls. So none depends on another.
-    """
-    left = {product.node: product for product in products}
-    for gate in [] if is_on("emulate_precision_casts") else products:
-        for up in products:
-            found = _gated(gate.node, up.node) if gate is not up and {gate.node, up.node} <= left.keys() else None
-            if found is not None and _are_ready((gate, up), places):
-                variant, result = found
-                group = _Group(_together((gate, up), variant), (gate, up), result)
-                parts = choose(group)
-                if parts is not None:
-                    yield group, parts
-                    del left[gate.node], left[up.node]
+    def answered(
+        members: tuple[Product, ...], variant: str, result: Node | None = None
+    ) -> Iterator[tuple[_Group, Parts]]:
+        columns = sum(member.problem.n for member in members)
+        problem = members[0].problem._replace(op=JOINED[0], n=columns, variant=variant)
+        group = _Group(problem, members, result)
+        parts = choose(group)
+        if parts is not None:
+            yield group, parts
+
+    left = list(products)
+    for gate, up in [] if is_on("emulate_precision_casts") else permutations(products, 2):
+        gated = _gated(gate.node, up.node) if gate in left and up in left else None
+        if gated is not None and _are_ready((gate, up), places):
+            for found in answered((gate, up), *gated):
+                yield found
+                left = [each for each in left if each not in (gate, up)]
     for variant in ("three", "two"):
-        others = tuple(left.values())[: PRODUCTS[variant]]
+        others = tuple(left[: PRODUCTS[variant]])
         if len(others) == PRODUCTS[variant] and _are_ready(others, places):
-            if others[0].most_rows <= _FEW_ROWS or not any(may_be_followed(product.node) for product in others):
-                group = _Group(_together(others, variant), others)
-                parts = choose(group)
-                if parts is not None:
-                    yield group, parts
+            if others[0].most_rows <= _FEW_ROWS or not any(may_be_followed(each.node) for each in others):
+                yield from answered(others, variant)
             return
 
 
-def _together(products: Sequence[Product], variant: str) -> Problem:
-    one = products[0].problem
-    return one._replace(op=JOINED[0], n=sum(product.problem.n for product in products), variant=variant)
-
-
 def _are_ready(products: Sequence[Product], places: dict[Node, int]) -> bool:
+    """Return whether all that a kernel reads is there before the first of its matmuls. So none depends on another."""
     first = min(places[product.node] for product in products)
-    return all(places[_origin(each)] < first for product in products for each in _besides_a(product.node))
-
-
-def _besides_a(node: Node) -> list[Node]:
-    """Return B and the bias, if any, of a matmul. The kernel reads A where the first matmul of a group has it."""
-    *bias, _, b = node.args
-    return [each for each in (*bias, b) if isinstance(each, Node)]
+    return all(places[_origin(each)] < first for product in products for each in operands_of(product.node).own)
 
 
 def _origin(node: Node) -> Node:
@@ -315,12 +361,14 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Parts | None:
 def _replace(graph: Graph, group: _Group, parts: Parts, lower: Callable[..., Any]) -> None:
     """Put a node in the place of the matmuls, or of all that becomes of ``silu(gate) * up``."""
     nodes = [product.node for product in group.products]
-    first = min(nodes)
-    bs, biases = [node.args[-1] for node in nodes], [node.args[0] if len(node.args) == 3 else None for node in nodes]
-    for read in dict.fromkeys(each for node in nodes for each in _besides_a(node)):
+    first, operands = min(nodes), list(map(operands_of, nodes))
+    for read in dict.fromkeys(each for one in operands for each in one.own):
         _move_before(first, read)
+    a, _, _, scale_a, _ = operands_of(first)
+    bs, biases = [one.b for one in operands], [one.bias for one in operands]
+    scales = [] if scale_a is None else [scale_a, *(one.scale_b for one in operands)]
     with graph.inserting_before(first):
-        joined = graph.call_function(lower, (first.args[-2], bs, biases, group.problem.variant, parts))
+        joined = graph.call_function(lower, (a, bs, biases, group.problem.variant, parts, scales))
         joined.meta.update({name: value for name, value in first.meta.items() if name != "tensor_meta"})
         if group.result is None:
             joined.meta["val"] = [node.meta["val"] for node in nodes]
@@ -362,19 +410,22 @@ def _move_before(place: Node, node: Node) -> None:
             place.prepend(each)
 
 
-def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts) -> Any:
+def lower_joined(
+    a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts, scales: Sequence[Any]
+) -> Any:
     """Lower a node to the kernels of its configs, or if that fails to the matmuls as they were."""
     try:
-        return lower_measured(a, bs, biases, variant, parts)
+        return lower_measured(a, bs, biases, variant, parts, scales)
     except Exception as error:
         leave("joined matmuls", error)
-    apart = [
-        lowerings[aten.mm](a, b) if bias is None else lowerings[aten.addmm](bias, a, b)
-        for b, bias in zip(bs, biases, strict=True)
-    ]
+    apart = []
+    for b, bias, scale in zip(bs, biases, scales[1:] or biases, strict=True):
+        if scales:
+            apart.append(lowerings[aten._scaled_mm.default](a, b, scales[0], scale, None, None, torch.bfloat16, True))
+        else:
+            apart.append(lowerings[aten.mm](a, b) if bias is None else lowerings[aten.addmm](bias, a, b))
     if variant not in GATED:
         return apart
-    dtype = a.get_dtype()
     gate, up = (lowerings[CONVERT](each, torch.float32) for each in apart)
 
     def lowered(written: Any) -> Any:
@@ -382,13 +433,15 @@ def lower_joined(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str,
             return gate if written == "gate" else written
         return lowerings[written[0]](*map(lowered, written[1:]))
 
-    return lowerings[CONVERT](lowerings[aten.mul](lowered(ACTIVATIONS[variant]), up), dtype)
+    return lowerings[CONVERT](lowerings[aten.mul](lowered(ACTIVATIONS[variant]), up), apart[0].get_dtype())
 
 
-def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts) -> Any:
+def lower_measured(
+    a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts, scales: Sequence[Any]
+) -> Any:
     """Lower a node to the kernels of its configs. CannotRun if Inductor does not make one of them."""
     gated, count = variant in GATED, len(bs)
-    given = [a, *bs, *(bias for bias in biases if bias is not None)]
+    given = [a, *bs, *(bias for bias in biases if bias is not None), *scales]
     nodes = list(realize_inputs(*given))  # type: ignore[no-untyped-call]
     for node in nodes:
         fix_layout(node)
@@ -397,10 +450,11 @@ def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: st
     m = int(m) if is_plain([m]) else m
     columns = [int(b.get_size()[1]) for b in bs]
     strides = [tuple(b.get_stride()) for b in bs]
-    device, dtype = a.get_device(), a.get_dtype()
+    device, dtype = a.get_device(), torch.bfloat16 if scales else a.get_dtype()
     bits = sum(1 << i for i, bias in enumerate(biases) if bias is not None)
     others = [] if gated else [empty_strided([m, n], None, dtype=dtype, device=device) for n in columns[1:]]
-    template, layout = joined_template(count, bits, gated=gated), ir.FixedLayout(device, dtype, [m, columns[0]])
+    template = joined_template(count, bits, gated=gated, scaled=bool(scales))
+    layout = ir.FixedLayout(device, dtype, [m, columns[0]])
     kernels = []
     for high, config in parts:
         options = options_of(Config.parse(config), m, columns, int(k)) | {
@@ -411,6 +465,8 @@ def lower_measured(a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: st
         if gated:
             tiles = options["TILES_N"] // count
             options |= {"AT_ONCE": count, "GATED": True, "GELU": variant == "geglu", "TILES_N": tiles}
+        if scales:
+            options |= {"SCALED": True, "SCALE_STEP": int(math.prod(map(int, nodes[-1].get_size())) > 1)}
         choice = template.generate((*nodes, *others), layout, mutated_inputs=others or None, **options)
         if not isinstance(choice, TritonTemplateCaller):
             raise CannotRun("Inductor makes no kernel of it")

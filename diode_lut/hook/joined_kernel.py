@@ -4,7 +4,7 @@ writes.
 It follows Inductor's template for mm. The first result is the template's, the others are inputs that it writes into.
 With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone, or the same of
 gelu, whose ``0.5 x (1 + tanh(y))`` is ``x sigmoid(2 y)``. With ``FEW_ROWS``, it keeps a sum for each element of a block
-of K, and adds these up in the end.
+of K, and adds these up in the end. With ``SCALED``, products have a scale of A and one of B, or of each row and column.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ _SOURCE = """
     P{{i}} = B{{i}}
     P{{i}}_k = {{stride("B" ~ i, 0)}}
     P{{i}}_n = {{stride("B" ~ i, 1)}}
+{% if SCALED %}
+    S{{i}} = SB{{i}}
+{% endif %}
 {% endfor %}
 {% else %}
 {% set tiles = namespace(end=0) %}
@@ -56,6 +59,9 @@ _SOURCE = """
         P0 = B{{i}}
         pid_n = tile - {{first}}
         result = R{{[i, 1] | max}}
+{% if SCALED %}
+        S0 = SB{{i}}
+{% endif %}
 {% if not SAME_N %}
         N = tile * 0 + {{size("B" ~ i, 1)}}
 {% endif %}
@@ -117,7 +123,7 @@ _SOURCE = """
 {% else %}
         P{{i}}_block = P{{i}} + b_k * P{{i}}_k + offs_b_n[None, :] * P{{i}}_n
         b{{i}} = tl.load(P{{i}}_block{% if not EVEN_K %}, mask=b_mask, other=0.0{% endif %})
-        acc{{i}} += tl.dot(a, b{{i}}, allow_tf32=ALLOW_TF32, out_dtype=tl.float32)
+        acc{{i}} = tl.dot(a, b{{i}}, acc{{i}}, allow_tf32=ALLOW_TF32, out_dtype=tl.float32)
 {% endif %}
 {% endfor %}
 {% if FEW_ROWS %}
@@ -131,12 +137,16 @@ _SOURCE = """
     idx_m = rm[:, None]
     idx_n = rn[None, :]
     mask = (idx_m < M) & (idx_n < N)
+{% for i in range(AT_ONCE if SCALED else 0) %}
+    acc{{i}} *= tl.load(SA + idx_m * SCALE_STEP, mask=idx_m < M, other=0.0)
+    acc{{i}} *= tl.load(S{{i}} + idx_n * SCALE_STEP, mask=idx_n < N, other=0.0)
+{% endfor %}
 {% if AT_ONCE == COUNT %}
 {% for i in range(COUNT if GATED else 0) %}
 {% if BIASES // 2**i % 2 %}
     acc{{i}} += tl.load(C{{i}} + rn, mask=rn < N, other=0.0).to(tl.float32)[None, :]
 {% endif %}
-    product{{i}} = acc{{i}}.to(P{{i}}.dtype.element_ty).to(tl.float32)
+    product{{i}} = acc{{i}}.to({{"tl.bfloat16" if SCALED else "P0.dtype.element_ty"}}).to(tl.float32)
 {% endfor %}
 {% if GATED %}
 {% if GELU %}
@@ -161,14 +171,16 @@ _SOURCE = """
 """
 
 
-def joined_template(count: int, biases: int, *, gated: bool) -> TritonTemplate:
+def joined_template(count: int, biases: int, *, gated: bool, scaled: bool = False) -> TritonTemplate:
     """Return the template for a number of B. ``biases`` has a bit for each B with a bias.
 
     There is one for each list of arguments. That for a single B leaves its bias to Inductor.
     """
     names = ["A", *(f"B{i}" for i in range(count)), *(f"C{i}" for i in range(count) if biases >> i & 1)]
+    names += ["SA", *(f"SB{i}" for i in range(count))] if scaled else []
     names += [] if gated else [f"R{i}" for i in range(1, count)]
-    name = f"diode_lut_{'gated' if gated else 'joined'}_{count}_{biases}" if count > 1 else FEW_ROWS
+    kind = "gated" if gated else "joined"
+    name = f"diode_lut_{kind}_{count}_{'scaled' if scaled else biases}" if count > 1 else FEW_ROWS
     known: TritonTemplate | None = TritonTemplate.all_templates.get(name)
     arguments = ", ".join(f'"{each}"' for each in names)
     return known or TritonTemplate(name, joined_grid, f"{{{{def_kernel({arguments})}}}}{_SOURCE}")
@@ -188,6 +200,7 @@ def options_of(config: Config, rows: int, columns: list[int], k: int) -> dict[st
         "GATED": False,
         "GELU": False,
         "BIASES": 0,
+        "SCALED": False,
         "TILES_N": sum(-(-n // block_n) for n in columns),
         "SAME_N": len(set(columns)) == 1,
         "EVEN_N": all(n % block_n == 0 for n in columns),

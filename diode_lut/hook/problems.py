@@ -268,7 +268,7 @@ OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}  #
 _PAD = torch.ops.aten.constant_pad_nd.default
 
 
-def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None) -> Problem | None:
+def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None, variant: str = NO_VARIANT) -> Problem | None:
     """Return the problem of multiplying fake tensors, or None if tables have no such problems."""
     dtype = dtype_of({tensor.dtype for tensor in (a, b, bias) if tensor is not None}, a.device.type)
     operands = []
@@ -281,7 +281,7 @@ def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None) -> Problem | N
         operands.append(Operand(tuple(numbers[:rank]), tuple(numbers[rank:-1]), numbers[-1]))
     first, second = operands
     try:
-        problem = problem_from(op, str(dtype), first, second)
+        problem = problem_from(op, str(dtype), first, second, variant)
     except ProblemError:
         return None
     steps = [step for tensor in (a, b) for step in tensor.stride() if isinstance(step, torch.SymInt)]
@@ -292,10 +292,11 @@ def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None) -> Problem | N
 def tensors_of(node: Node, op: str) -> tuple[Any, ...] | None:
     """Return the fake tensors A, B and the bias, if any, of a matmul in the graph, or None if a tensor is missing."""
     *bias, a, b = node.args[: 3 if op.startswith(("add", "badd")) else 2]
-    return _values((a, b, *bias))
+    return values_of((a, b, *bias))
 
 
-def _values(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
+def values_of(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the fake tensors of nodes, or None if one has none."""
     values = tuple(node.meta.get("val") if isinstance(node, Node) else None for node in nodes)
     return values if all(isinstance(value, torch.Tensor) for value in values) else None
 
@@ -308,7 +309,7 @@ def unpadded(node: Node | None, op: str) -> Problem | None:
     (a, m, k), (b, same_k, n) = _source(a), _source(b)
     if k != same_k or not (m or n or k):
         return None
-    tensors = _values((a, b, *bias))
+    tensors = values_of((a, b, *bias))
     problem = None if tensors is None else problem_of_tensors(op, *tensors)
     return problem if problem is not None and _is_inductors(problem, (m, n, k), tensors or ()) else None
 

@@ -17,6 +17,7 @@ from diode_lut.hook.quack import apart
 from diode_lut.problem import (
     BATCHED,
     FLOAT8,
+    FLOAT8_UNIT,
     FUSED,
     GATED,
     INT8,
@@ -410,9 +411,17 @@ def columns_of(problem: Problem) -> list[int]:
 _VECTOR = 16  # columns of most linear layers are multiples of this
 
 
-def joined_mm(variant: str, a: torch.Tensor, *bs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the matmuls of A with each B, or the activation of the first times the second."""
-    products = tuple(a @ b for b in bs)
+def joined_mm(variant: str, a: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the matmuls of A with each B, or the activation of the first times the second.
+
+    ``others`` are these B, and in float8 the scales of A and of each B.
+    """
+    bs, scales = others[: PRODUCTS[variant]], others[PRODUCTS[variant] :]
+    if scales:
+        multiply = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)
+        products = tuple(multiply(a, b, scales[0], scale) for b, scale in zip(bs, scales[1:], strict=True))
+    else:
+        products = tuple(a @ b for b in bs)
     if variant not in GATED:
         return products
     gate, up = products
@@ -433,7 +442,10 @@ def reads_another(variant: str) -> bool:
 def make_together(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Return the function of matmuls in one kernel, and packed operands with products of about 1, or CollectError."""
     letter_a, letter_b = letters(problem.layout)
-    options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
+    scaled = problem.dtype in FLOAT8
+    if scaled and (problem.layout != "nt" or any(each % FLOAT8_UNIT for each in (problem.k, *columns_of(problem)))):
+        raise CollectError(f"{problem}: PyTorch multiplies float8 only as nt, and by multiples of {FLOAT8_UNIT}")
+    options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.result_dtype], "device": device}
 
     def drawn(rows: int, columns: int, letter: str) -> torch.Tensor:
         return torch.randn(rows, columns, **options) if letter == "n" else torch.randn(columns, rows, **options).t()
@@ -444,6 +456,10 @@ def make_together(problem: Problem, device: str) -> tuple[Callable[..., Any], tu
         bs = [drawn(problem.k, each, letter_b).mul_(problem.k**-0.5) for each in columns]
         rows = problem.m if reads_another(problem.variant) else 1
         others = [drawn(rows, problem.n, "n").squeeze(0)] if problem.op in FUSED else []
+        if scaled:
+            a, *bs = (each.to(TORCH_DTYPES[problem.dtype]) for each in (a, *bs))
+            sizes = [(problem.m, 1), *((1, each) for each in columns)]
+            others = [torch.rand(size, dtype=torch.float32, device=device) + 0.5 for size in sizes]
     except RuntimeError as error:
         raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
     return partial(fused_mm if problem.op in FUSED else joined_mm, problem.variant), (a, *bs, *others)
@@ -454,9 +470,13 @@ class TogetherCheck:
 
     def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
         function = fused_mm if problem.op in FUSED else joined_mm
-        exact = function(problem.variant, *(each.double() for each in operands))
+        operands = tuple(each.double() for each in operands)
+        if problem.dtype in FLOAT8:
+            half = len(operands) // 2  # as many scales as matrices
+            operands = tuple(each * scale for each, scale in zip(operands[:half], operands[half:], strict=True))
+        exact = function(problem.variant, *operands)
         self._expected = [each.to(torch.float32) for each in exact]
-        self._dtype = TORCH_DTYPES[problem.dtype]
+        self._dtype = TORCH_DTYPES[problem.result_dtype]
         self._limit = _TOLERANCE[problem.dtype] * (_OF_GATED if problem.variant in GATED else 1.0)
 
     def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:

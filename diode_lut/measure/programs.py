@@ -33,7 +33,7 @@ from diode_lut.hook.patches import measuring
 from diode_lut.hook.versions import failure_reason
 from diode_lut.log import log
 from diode_lut.measure.gemm import reads_another
-from diode_lut.problem import Problem
+from diode_lut.problem import JOINED_SCALINGS, NO_VARIANT, SCALED, Problem
 from diode_lut.templates.config import ATEN, Config
 
 COMPILE_LIMIT_S = 120.0  # maximum time for compiling a kernel, in seconds
@@ -214,7 +214,8 @@ class _Forced(InductorChoices):
         kwarg_overrides: dict[str, dict[str, Any]] | None = None,
     ) -> list[ChoiceCaller]:
         if self._config != ATEN:
-            return [build_choice(self._config, kernel_inputs, op_name)]
+            variant = JOINED_SCALINGS[1] if op_name in SCALED else NO_VARIANT  # float8 comes from joined matmuls only
+            return [build_choice(self._config, kernel_inputs, op_name, variant=variant)]
         ask = super().get_template_configs
         return [
             library_choice(templates, op_name, lambda offered: ask(kernel_inputs, offered, op_name, kwarg_overrides))

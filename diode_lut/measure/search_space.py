@@ -12,7 +12,7 @@ import orjson
 from diode_lut.dataset import Record
 from diode_lut.hardware import Hardware, architecture
 from diode_lut.measure.tasks import Task
-from diode_lut.problem import FUSED, ITEMSIZES, JOINED, NO_VARIANT, ROW_BYTES, Problem
+from diode_lut.problem import FLOAT8, FUSED, ITEMSIZES, JOINED, NO_VARIANT, ROW_BYTES, SCALED, Problem
 from diode_lut.templates.config import (
     ATEN,
     PADDED_OPS,
@@ -120,7 +120,9 @@ def apart(problem: Problem, hardware: Hardware) -> list[Config]:
             each for each in candidates(problem._replace(op="mm", variant=NO_VARIANT), hardware) if each.kernel.tiled
         ]
         return [ATEN, *(each for each in tiled if each.tiles.block_m * each.tiles.block_n >= _LARGE)]
-    return [ATEN, *filter(None, map(on_its_own, candidates(problem, hardware)))]
+    op = SCALED[0] if problem.dtype in FLOAT8 else "mm"
+    own = filter(None, map(on_its_own, candidates(problem, hardware)))
+    return [ATEN, *(config for config in own if op in config.kernel.ops)]
 
 
 _LARGE = 128 * 256  # the least elements of a large tile

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diode_lut.hardware import Architecture, Hardware
-from diode_lut.problem import GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, letters, rounded_up
+from diode_lut.problem import FLOAT8, GATED, ITEMSIZES, JOINED, PRODUCTS, Problem, least_itemsize, letters, rounded_up
 from diode_lut.templates import template
 
 _BARRIERS = 1024  # maximum bytes of shared memory besides the tiles
@@ -47,7 +47,10 @@ class JoinedMm(template.Template):
         return architecture.triton == "cuda"
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
-        yield from next(found for rows, found in _SEARCH.items() if problem.m <= rows)
+        wider = 2 if problem.dtype in FLOAT8 else 1  # as many bytes along K
+        for params in next(found for rows, found in _SEARCH.items() if problem.m <= rows):
+            block_m, block_n, block_k, *others = params
+            yield block_m, block_n, block_k * wider, *others
 
     def tiles(self, params: template.Params, rows: int) -> template.Tiles:
         """Return the tiles for an A of this number of rows."""
@@ -69,8 +72,11 @@ class JoinedMm(template.Template):
         self, problem: Problem, params: template.Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[template.Complaint]:
         """Complain about the same. A program of ``swiglu`` has a tile of each B, and an accumulator for it."""
-        at_once = PRODUCTS[problem.variant] if problem.variant in GATED else 1
-        yield from self._faults(params, problem.m, at_once, ITEMSIZES[problem.dtype], architecture, shared_memory)
+        at_once, itemsize = PRODUCTS[problem.variant] if problem.variant in GATED else 1, ITEMSIZES[problem.dtype]
+        yield from self._faults(params, problem.m, at_once, itemsize, architecture, shared_memory)
+        block_k = self.tiles(params, problem.m).block_k
+        if itemsize == 1 and not self.few_rows and block_k not in template.BLOCKS_K_OF_BYTES:
+            yield template.Complaint("matrix instructions take 32 elements of float8 or more along K", "block_k")
 
     def _faults(
         self,

@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 from torch._inductor import config as inductor_config
+from torch._inductor.utils import run_and_get_code
 
+from diode_lut.measure.gemm import TogetherCheck, make_together
+from diode_lut.problem import Problem
 from tests.gpu.conftest import Rows
 from tests.programs.join import CASES, CONFIG, Case, mlp, projections, residual, run
 
@@ -39,6 +43,25 @@ def test_layers_of_a_decoder(m: int, rows: Rows) -> None:
     ):
         found = run(case)
         assert (found["kernels"], max(found["errors"]) < 0.01) == (1, True)
+
+
+FLOAT8 = {
+    "few": {"template": "triton_few_rows", "block_n": 4, "block_k": 512, "num_stages": 3, "num_warps": 4},
+    "16": {**CONFIG, "block_n": 16, "block_k": 256, "num_stages": 5, "num_warps": 2},
+    "64": {**LARGE, "block_n": 64, "block_k": 128},
+}
+
+
+@pytest.mark.parametrize(("m", "config"), [(1, "few"), (1, "16"), (16, "16"), (64, "64"), (500, "64")])
+@pytest.mark.parametrize("variant", ["three", "swiglu"])
+def test_float8(variant: str, m: int, config: str, rows: Rows) -> None:
+    """Joined matmuls of float8, with scales of rows, compute what float64 does."""
+    problem = Problem.of("joined_mm", m, 4096, 2048, dtype="float8_e4m3fn", layout="nt", variant=variant)
+    rows({"op": "joined_mm", "configs": [FLOAT8[config]]})
+    function, operands = make_together(problem, "cuda")
+    results, codes = run_and_get_code(torch.compile(function), *operands)
+    assert "TILES_N : tl.constexpr" in codes[0]
+    assert TogetherCheck(problem, operands).passes(lambda: results)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4])

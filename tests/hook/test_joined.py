@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,29 @@ def of_gelu(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     return linear(x, up) * functional.gelu(linear(x, gate), approximate="tanh")
 
 
+F8 = torch.float8_e4m3fn
+X8, Q8, K8 = Input((16, 256), F8), Input((512, 256), F8), Input((128, 256), F8)
+
+
+def of_float8(x: Tensor, scale: Tensor, *others: Tensor, **settings: Any) -> list[Tensor]:
+    """Multiply with scales, as torchao leaves linear layers. ``others`` are weights, and after these their scales."""
+    half = len(others) // 2
+    settings = {"out_dtype": torch.bfloat16, "use_fast_accum": True, **settings}
+    return [
+        torch._scaled_mm(x, weight.t(), scale, of_weight.t(), **settings)
+        for weight, of_weight in zip(others[:half], others[half:], strict=True)
+    ]
+
+
+def gated_float8(*inputs: Tensor) -> Tensor:
+    gate, up = of_float8(*inputs)
+    return functional.silu(gate) * up
+
+
+def scales(*rows: int) -> tuple[Input, ...]:
+    return tuple(Input((each, 1), torch.float32) for each in rows)
+
+
 def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
     """The variants of what is joined."""
     found: list[str] = []
@@ -86,6 +110,9 @@ def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
             "two",
             id="a bias",
         ),
+        pytest.param(of_float8, (X8, *scales(16), Q8, K8, K8, *scales(512, 128, 128)), "three", id="float8, rows"),
+        pytest.param(of_float8, (X8, *scales(1), Q8, K8, *scales(1, 1)), "two", id="float8, tensors"),
+        pytest.param(gated_float8, (X8, *scales(16), Q8, Q8, *scales(512, 512)), "swiglu", id="float8, swiglu"),
     ],
 )
 def test_row_joins_them(
@@ -204,6 +231,36 @@ def test_many_rows_keep_their_epilogues(rows: Rows, m: int, found: list[str]) ->
     program = lambda x, v, w: (functional.linear(x, v).relu(), functional.linear(x, w))  # noqa: E731
     assert variants(program, Input((m, 256)), Q, K) == found
     assert variants(projections, Input((m, 256)), Q, K) == ["two"]
+
+
+BLOCKS_OF = {rows: Input((rows, 2), torch.float32) for rows in (16, 128, 512)}  # a scale for 128 elements of a row
+OF_ROWS = (X8, *scales(16), Q8, K8, *scales(512, 128))
+
+
+@pytest.mark.parametrize(
+    ("program", "inputs"),
+    [
+        pytest.param(partial(of_float8, use_fast_accum=False), OF_ROWS, id="precise sums"),
+        pytest.param(partial(of_float8, out_dtype=torch.float16), OF_ROWS, id="another result"),
+        pytest.param(
+            lambda x, s, v, w, of_v, of_w: (*of_float8(x, s, v, of_v), *of_float8(x, s + 1, w, of_w)),
+            OF_ROWS,
+            id="other scales of A",
+        ),
+        pytest.param(of_float8, (X8, BLOCKS_OF[16], Q8, K8, BLOCKS_OF[512], BLOCKS_OF[128]), id="scales of blocks"),
+    ],
+)
+def test_other_float8_stays_apart(rows: Rows, program: Callable[..., Any], inputs: tuple[Input, ...]) -> None:
+    """Float8 is joined only as kernels are timed: with fast sums, a result in bfloat16, and scales of rows."""
+    rows(row())
+    assert variants(program, *inputs) == []
+
+
+def test_float8_of_a_size_that_may_change(rows: Rows) -> None:
+    """Joined float8 may have a dynamic M, with the scales of its rows."""
+    rows(_gaining(16, [1, 64], "two"))
+    x, scale = (Input((16, size), dtype, dynamic=(0,), most=64) for size, dtype in ((256, F8), (1, torch.float32)))
+    assert variants(of_float8, x, scale, Q8, K8, *scales(512, 128)) == ["two"]
 
 
 def test_nothing_is_fused(rows: Rows) -> None:
@@ -332,6 +389,9 @@ def test_config_that_cannot_run_is_skipped(rows: Rows, caplog: pytest.LogCapture
     rows({"op": "joined_mm", "configs": [large, CONFIG]})
     assert variants(projections, X, Q, K) == ["two"]
     assert "bytes of shared memory" in caplog.text
+    rows({"op": "joined_mm", "configs": [{**CONFIG, "block_k": 16}, CONFIG]})
+    assert variants(of_float8, *OF_ROWS) == ["two"]
+    assert "32 elements of float8" in caplog.text
 
 
 @pytest.mark.parametrize("setting", ["cpp_wrapper", "triton.native_matmul", "batch_invariant"])

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from diode_lut.problem import JOINED_SCALINGS
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.scaled_mm import CASES
@@ -23,3 +24,11 @@ def test_row_computes_scaled_mm(found: dict[str, Any], case: tuple[str, str, str
     ran, error = found[" ".join(case)]
     assert ran
     assert error <= TOLERANCES[case[2].split("-")[1]]
+
+
+@pytest.mark.parametrize("scaling", JOINED_SCALINGS)
+def test_row_joins_them(found: dict[str, Any], scaling: str) -> None:
+    """A kernel for two with the same A computes both, with scales of tensors and of rows."""
+    ran, error = found[f"joined {scaling}"]
+    assert ran
+    assert error <= TOLERANCES["bfloat16"]

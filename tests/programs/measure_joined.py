@@ -15,6 +15,8 @@ PROBLEMS = {
     "swiglu": {"m": 2, "n": 96, "k": 64, "variant": "swiglu", "layout": "nt"},
     "geglu": {"m": 20, "n": 96, "k": 64, "variant": "geglu", "layout": "nn"},
     "two": {"m": 70, "n": 96, "k": 64, "variant": "two", "layout": "nt", "dtype": "float16"},
+    "float8": {"m": 20, "n": 96, "k": 96, "variant": "swiglu", "layout": "nt", "dtype": "float8_e4m3fn"},
+    "float8 three": {"m": 2, "n": 128, "k": 64, "variant": "three", "layout": "nt", "dtype": "float8_e4m3fn"},
     "gelu": {"op": "fused_mm", "m": 40, "n": 96, "k": 64, "variant": "gelu", "layout": "nt"},
     "add": {"op": "fused_mm", "m": 40, "n": 96, "k": 64, "variant": "add", "layout": "nt"},
     "gated": {"op": "fused_mm", "m": 40, "n": 96, "k": 64, "variant": "swiglu", "layout": "nt"},
@@ -43,7 +45,8 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
     check = TogetherCheck(problem, operands)
     right, apart = [], 0
     for config, kernel in kernels.items():
-        assert kernel.load() is None
+        fault = kernel.load()
+        assert fault is None, f"{problem}: {config}: {fault}"
         if isinstance(kernel, FastestOf):
             apart = sum(map(check.passes, kernel.run(operands)))
         elif isinstance(kernel, Program) and check.passes(kernel.run(operands)):
