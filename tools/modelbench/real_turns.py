@@ -1,8 +1,8 @@
 """Programs in processes of their own that take turns, until it is known which way is faster.
 
-A wave of programs starts at once, each program in one process for each way to run it. All of them make their first
-step, which compiles. Then the processes of one program after the other take turns with some steps, and nothing else
-runs. A program is told once the interval of its speed-up is narrow, or its time is up.
+Some programs run at once, each in one process for each way to run it, and make their first step, which compiles. Once a
+program is ready, its processes take turns with some steps, and the others on its GPU are stopped until the interval of
+the speed-up is narrow, or the program's time is up. Then the next program starts.
 """
 
 import gzip
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,9 +42,9 @@ from diode_lut.receipts.summary import losses
 TURN_S = 0.12  # about how long a turn takes
 LEAST_PAIRS, NARROW, ERROR = 6, 0.01, 0.05
 """Pairs of turns before a look, the width of an interval that tells, and the chance that it misses the speed-up."""
-TRACES_S, LAST_S, LEAST_WAVE_S = 6.0, 5.0, 60.0
-"""About what traces of a program and turns for its kernels take, the end of all, and the first steps of a wave."""
-KERNELS_S = 3.5  # seconds for the turns in which the GPU kernels are timed
+TRACES_S, LAST_S, LEAST_S = 5.0, 5.0, 30.0
+"""About what traces of a program and turns for its kernels take, the end of all, and the least until a first step."""
+KERNELS_S = 2.0  # seconds for the turns in which the GPU kernels are timed
 
 
 @dataclass(frozen=True)
@@ -78,53 +78,48 @@ def measure(plan: Plan) -> int:
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     done = {record["program"] for record in read([plan.out] if plan.out.exists() else [])}
     known = programs()
-    todo = []
+    todo: deque[str] = deque()
     for name in plan.names:
         if missing := known[name].missing():
             print(f"{name}: skipped, needs {', '.join(missing)}", flush=True)
         elif name not in done:
             todo.append(name)
+    wanted = len(todo)
     with ThreadPoolExecutor(plan.gpus) as pool:
-        records = [*pool.map(lambda gpu: list(_waves(plan, gpu, todo[gpu :: plan.gpus])), range(plan.gpus))]
+        records = [*pool.map(lambda gpu: list(_on_gpu(plan, gpu, todo)), range(plan.gpus))]
     found = [record for each in records for record in each]
-    return 1 if any("failed" in record for record in found) else 3 if len(found) < len(todo) else 0
+    return 1 if any("failed" in record for record in found) else 3 if len(found) < wanted else 0
 
 
-def _waves(plan: Plan, gpu: int, names: Sequence[str]) -> Iterator[Record]:
-    """Run programs on one GPU, a wave after the other."""
-    for begin in range(0, len(names), plan.at_once):
-        wave = names[begin : begin + plan.at_once]
-        if plan.left() < LEAST_WAVE_S + (plan.turns_s + TRACES_S) * len(wave):
-            return
-        yield from _wave(plan, gpu, wave)
-
-
-def _wave(plan: Plan, gpu: int, names: Sequence[str]) -> Iterator[Record]:
-    """Start programs at once, and have them told. Those that compile for long are stopped while others take turns."""
-    running = {name: _Program(plan, gpu, name) for name in names}
+def _on_gpu(plan: Plan, gpu: int, todo: deque[str]) -> Iterator[Record]:
+    """Keep ``at_once`` programs compiling on one GPU; whenever one is ready, stop the others and have it told."""
+    running: dict[str, _Program] = {}
     each_s = plan.turns_s + TRACES_S
     try:
-        waiting = list(names)
-        while waiting and plan.left() > each_s + LAST_S:
-            ready = [name for name in waiting if running[name].is_ready()]
-            spare = plan.left() - each_s * len(waiting) - LAST_S
-            if not ready or (spare > 0 and any(not running[name].is_done() for name in waiting)):
+        while running or todo:
+            while todo and len(running) < plan.at_once and plan.left() > LEAST_S + each_s:
+                with suppress(IndexError):  # another GPU took the last one
+                    name = todo.popleft()
+                    running[name] = _Program(plan, gpu, name)
+            late = plan.left() < each_s * (len(running) + 1) + LAST_S
+            if not running or plan.left() < each_s + LAST_S:
+                break
+            ready = [name for name, each in running.items() if each.is_ready() and (late or each.is_done())]
+            if not ready:
                 time.sleep(0.2)
                 continue
-            waiting = [name for name in waiting if name not in ready]
-            for name in waiting:
-                running[name].stop()
-            for place, name in enumerate(ready):
-                left = len(ready) - place + len(waiting)
-                seconds = max(plan.turns_s, (plan.left() - LAST_S) / left - TRACES_S)
-                record = running[name].told(min(seconds, 3 * plan.turns_s))
-                running[name].end()
-                append(plan.out, record)
-                print(line_of(record), flush=True)
-                yield record
-            for name in waiting:
-                running[name].go_on()
-        for name in waiting:
+            told = running.pop(ready[0])
+            for each in running.values():
+                each.stop()
+            record = told.timed()
+            for each in running.values():
+                each.go_on()
+            record |= told.explained() if "failed" not in record else {}
+            told.end()
+            append(plan.out, record)
+            print(line_of(record), flush=True)
+            yield record
+        for name in running:
             print(f"{name}: not ready in time", flush=True)
     finally:
         for each in running.values():
@@ -229,7 +224,8 @@ class _Program:
         again = [label._replace(name=f"{label.name}-2") for label in plan.ways if name in plan.twice]
         self.ways = {label.name: _Process(plan, gpu, name, label.name, label) for label in (*plan.ways, *again)}
         self.exact = _Process(plan, gpu, name, EXACT, None)
-        self.was_stopped = False
+        self._pauses: list[tuple[float, float]] = []
+        self._stopped = 0.0
 
     def is_ready(self) -> bool:
         """Whether each way has made its first step, or one of them failed."""
@@ -242,12 +238,13 @@ class _Program:
 
     def stop(self) -> None:
         """Stop all processes for a while."""
-        self.was_stopped = True
+        self._stopped = time.monotonic()
         self._send(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Have stopped processes go on."""
         self._send(signal.SIGCONT)
+        self._pauses.append((self._stopped, time.monotonic()))
 
     def _send(self, number: signal.Signals) -> None:
         for process in (*self.ways.values(), self.exact):
@@ -258,8 +255,8 @@ class _Program:
         for process in (*self.ways.values(), self.exact):
             process.end()
 
-    def told(self, seconds: float) -> Record:
-        """Have the processes take turns, and return what is known then."""
+    def timed(self) -> Record:
+        """Have the processes take turns, and trace a step of each, for which nothing else may run on the GPU."""
         fields: Record = {"program": self.name, "about": programs()[self.name].about, "tiny": self.plan.tiny}
         failed = {way: each.error() for way, each in self.ways.items() if each.poll() == "failed"}
         if failed:
@@ -267,20 +264,29 @@ class _Program:
         first = {way: each.answers[0] for way, each in self.ways.items()}
         any_ = next(iter(first.values()))
         fields |= {"device_name": any_["device_name"], "torch": any_["torch"]}
-        if not self.was_stopped:
-            fields["first_s"] = {way: round(each["first_s"], 2) for way, each in first.items()}
-        fields |= self._errors()
+        fields["first_s"] = {way: round(self._without_pauses(*each["first"]), 2) for way, each in first.items()}
         try:
-            fields["steps_ms"] = self._turns("run", seconds, 1e3)
+            fields["steps_ms"] = self._turns("run", self.plan.turns_s, 1e3)
             fields["speedups"] = {way: interval(fields["steps_ms"], way) for way in list(self.ways)[1:]}
+            if self.plan.device == "cuda":
+                fields["gpu_us"] = self._turns("kernels", min(KERNELS_S, self.plan.left() - LAST_S), 1e6)
+            for process in self.ways.values():
+                process.ask("trace")
         except (OSError, EOFError) as error:
             return {**fields, "failed": {"turns": str(error)[:300]}}
+        return fields
+
+    def explained(self) -> Record:
+        """Return the errors, what the traces say, and who answered; the GPU may be busy meanwhile."""
+        fields: Record = self._errors()
         with suppress(OSError, EOFError):
             fields["traced"] = {way: self._traced(way) for way in self.ways}
-            if all(each["gpu_us"] for each in fields["traced"].values()):
-                fields["gpu_us"] = self._turns("kernels", min(KERNELS_S, self.plan.left() - LAST_S), 1e6)
         fields["answered"] = {way: answered(each.receipt) for way, each in self.ways.items() if each.receipt.exists()}
         return fields
+
+    def _without_pauses(self, begin: float, end: float) -> float:
+        """The seconds between two times in which the processes were not stopped."""
+        return end - begin - sum(max(0.0, min(end, late) - max(begin, early)) for early, late in self._pauses)
 
     def _turns(self, verb: str, seconds: float, per_second: float) -> dict[str, list[float]]:
         """Times of a step in each turn of each way, in units of which a second has this many; ways begin in turn."""
@@ -303,7 +309,7 @@ class _Program:
     def _traced(self, way: str) -> dict[str, Any]:
         path = (self.plan.traces or self.ways[way].home) / f"{self.name}-{way}.json.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        answer = self.ways[way].ask(f"trace {path}")
+        answer = self.ways[way].ask(f"export {path}")
         with gzip.open(path) as file:
             trace = ProcessTrace(json.load(file)["traceEvents"])
         report = {"graph_breaks": answer["breaks"]}

@@ -3,7 +3,8 @@
 With the way ``exact`` it computes the program's results without compiling, in its own type and in float64. With any
 other way it makes the first step, which compiles, and then does what it is told, a line at a time: ``run COUNT`` runs
 steps and answers with their seconds, ``kernels COUNT`` answers with the seconds of their GPU kernels, which do not
-depend on how fast the CPU launches them, and ``trace FILE`` writes a trace of one step. What it answers are JSON lines.
+depend on how fast the CPU launches them, ``trace`` traces one step, and ``export FILE`` writes this trace and says what
+is in it. What it answers are JSON lines.
 """
 
 import gc
@@ -52,16 +53,16 @@ def main() -> None:
         return
     run = start(program, Given(device, program.dtype, task["tiny"]))
     _ready(device)
-    begin = time.perf_counter()
+    begin = time.monotonic()
     results = sampled(run.results())
-    seconds = time.perf_counter() - begin
+    first = begin, time.monotonic()
     torch.save(results, path)
     for _ in range(2):  # what is dynamic may compile again, and CUDA graphs are captured in the second call
         run.step()
     _ready(device, torch.cuda.empty_cache)
     compiled = counters["stats"]["unique_graphs"]
     name = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
-    answer(first_s=seconds, device_name=name, torch=torch.__version__)
+    answer(first=first, device_name=name, torch=torch.__version__)
     for line in sys.stdin:
         verb, _, argument = line.strip().partition(" ")
         if verb == "run":
@@ -75,7 +76,10 @@ def main() -> None:
         elif verb == "kernels":
             answer(seconds=kernel_seconds(run, int(argument)))
         elif verb == "trace":
-            kernels = trace(run, device, argument, task["call"])
+            profile = trace(run, device, task["call"])
+            answer(traced=True)
+        elif verb == "export":
+            kernels = exported(profile, argument)
             breaks = {str(why)[:200]: count for why, count in counters["graph_break"].items()}
             graphs = counters["stats"]["unique_graphs"]
             answer(graphs=graphs, recompiled=graphs - compiled, breaks=breaks, memory=_memory(device), **kernels)
@@ -98,17 +102,19 @@ def sampled(results: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def trace(run: Run, device: str, path: str, call: str) -> dict[str, Any]:
-    """Write torch's trace of one step, named ``call``, and return the microseconds of its longest kernels.
-
-    Backward passes run in the thread of the call, so that they are part of it.
-    """
+def trace(run: Run, device: str, call: str) -> torch.profiler.profile:
+    """Trace one step, named ``call``. Backward passes run in the thread of the call, so that they are part of it."""
     run.step()
     _ready(device)
     in_one_thread = torch.autograd.set_multithreading_enabled(False)
     with torch.profiler.profile(record_shapes=True) as profile, torch.profiler.record_function(call), in_one_thread:
         run.step()
         _ready(device)
+    return profile
+
+
+def exported(profile: torch.profiler.profile, path: str) -> dict[str, Any]:
+    """Write a trace without the events that nobody reads, and return the microseconds of its longest kernels."""
     profile.export_chrome_trace(path)
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
