@@ -118,7 +118,7 @@ GENERATED = ("pointwise", "reduction", SPLIT)  # kernels that Inductor generates
 
 def needed_sizes(op: str, variant: str | None) -> tuple[str, ...]:
     """Return the sizes of a generated kernel that have no default."""
-    has_default = ("loads", "y") if variant == "flat" else ("loads",)
+    has_default = ("loads",) if (variant or "").startswith("tiled") else ("loads", "y")
     return tuple(name for name in OP_SIZES[op] if name not in has_default)
 
 

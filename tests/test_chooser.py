@@ -297,6 +297,20 @@ def test_explain_command(table_file: Write) -> None:
         assert "chooser" not in call(*explain).stdout
 
 
+def test_explain_command_for_generated_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``explain --chooser`` asks a function about generated kernels, too."""
+    answer = "def rule(problem, hardware):\n    return Config.parse('looped_reduction x8r512 w2')\n"
+    (tmp_path / "rules_for_reductions.py").write_text(f"from diode_lut import Config\n\n\n{answer}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    kernel = ("reduction", "--variant", "inner", "--x", "8", "--r", "300", "--hardware", "nvidia-h100")
+    asked = call("explain", *kernel, "--chooser", "rules_for_reductions:rule")
+    assert asked.stdout.splitlines()[1:3] == [
+        "  chooser: rules_for_reductions:rule answers",
+        "    looped_reduction x8r512 w2",
+    ]
+
+
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize(
     ("place", "message"),

@@ -146,7 +146,7 @@ def _subject(
     if named and (function is not None or model_file is not None):
         raise click.UsageError(f"{named}: a table; with --model or --chooser only datasets are given")
     if function is not None:
-        chooser = Chooser(load_function(function), function)
+        chooser = Chooser(load_function(function), function, generated=True)
         first, *others = datasets = arguments.read_datasets(files)
         device = first.header.hardware
         for each in others:

@@ -286,7 +286,7 @@ def _registered(chooser: str | None) -> AbstractContextManager[object]:
     from diode_lut.api import register_chooser
     from diode_lut.decide.choosers import load_function
 
-    return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True)
+    return register_chooser(load_function(chooser), name=chooser, digest=chooser, before_tables=True, generated=True)
 
 
 @click.command("doctor")

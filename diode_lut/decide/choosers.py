@@ -72,7 +72,7 @@ class Chooser:
     def ask(self, problem: Problem, hardware: Hardware) -> Answer:
         """Return the answer, with the reason if it has no configs."""
         if problem.op in GENERATED and not self.generated:
-            return Answer((), "not asked about generated kernels")
+            return Answer((), "not asked about generated kernels: it is registered without generated=True")
         if problem.op in TOGETHER:
             return Answer((), f"not asked about {problem.op}")
         key = problem, hardware

@@ -33,7 +33,7 @@ from diode_lut.log import log
 from diode_lut.problem import Problem
 from diode_lut.process import __version__, code_digest, is_code_as_imported
 from diode_lut.receipts import recorder
-from diode_lut.settings import CHOOSER, config
+from diode_lut.settings import CHOOSER, USER, config
 from diode_lut.templates.config import Config
 
 
@@ -310,11 +310,13 @@ def _decided(decision: Decision, seconds: float = 0.0) -> None:
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:
-    """Record that a config of the decision cannot run, with one warning for each config of a row, or of models."""
-    if recorder.skipped(decision, config, reason):
+    """Record that a config of the decision cannot run, with one warning for each config of the user's own.
+
+    Nobody can edit the others, so the receipt alone says it of them.
+    """
+    if recorder.skipped(decision, config, reason) and decision.tier in (USER, CHOOSER):
         found = f"{config} cannot run {decision.problem} here: {reason}"
-        instead = "Inductor decides" if decision.only_first else "the next config is taken, if there is one"
-        log.warning("%s: %s; %s", decision.where, printable(found), instead)
+        log.warning("%s: %s; the next config is taken, if there is one", decision.where, printable(found))
 
 
 Made = TypeVar("Made")

@@ -104,6 +104,15 @@ def _timm(name: str, batch: int, size: int = 224, *, training: bool = False, **o
     return Workload(_Mean(model) if training else model, (image,), training=training)
 
 
+def _detector() -> Workload:
+    """ResNet-50 with a feature pyramid and a head, channels last; it needs torchvision."""
+    from modelbench.joined_tasks import image, network
+
+    model, inputs = network("fpn"), torch.randn(image("fpn", 2))
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Workload(model, (inputs.to(memory_format=torch.channels_last),))
+
+
 class _Function(nn.Module):
     """A function of tensors as a module; with ``learned`` its first argument is a parameter."""
 
@@ -345,6 +354,7 @@ PROGRAMS: dict[str, Make] = {
     "whisper": partial(_whisper, 4, 512, 8),
     "whisper-large": partial(_whisper, 1, 1280, 20),
     "wav2vec2": partial(_wav2vec, 4),
+    "detector": _detector,
     **{
         f"timm-{name}": partial(_timm, name, batch, size)
         for name, batch, size in (
