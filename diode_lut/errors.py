@@ -306,3 +306,9 @@ def number_of(name: str, size: int | str) -> int:
         return size_of(size)
     except ProblemError as error:
         raise ProblemError(f"{name}: {error}") from None
+
+
+def csv_remedy(contents: bytes) -> str:
+    """Return the remedy, in parentheses, if a file with these contents may be CSV, and else nothing."""
+    is_csv = contents[:64].isascii() and b"," in contents[:64].replace(b";", b",") and contents.lstrip()[:1].isalpha()
+    return " (`import timings` makes a dataset of CSV)" if is_csv else ""

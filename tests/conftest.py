@@ -161,13 +161,16 @@ def after_inductor() -> Iterator[Forks]:
 
 @pytest.fixture(scope="session")
 def python(after_inductor: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python whose programs need not import Inductor again, where they see no GPU anyway."""
+    """A Python whose programs need not import Inductor again, where they see no GPU anyway; ``diode-lut`` beside it."""
     import torch
 
     path = tmp_path_factory.mktemp("bin") / "python"
     fork = "" if torch.cuda.is_available() else f"-IS {PYTHON_IN_FORK} {after_inductor.pid} "
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {fork}"$@"\n')
     path.chmod(0o755)
+    command = path.with_name("diode-lut")
+    command.write_text(f'#!/bin/sh\nexec {path} -m diode_lut "$@"\n')
+    command.chmod(0o755)
     return path
 
 

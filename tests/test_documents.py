@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +205,10 @@ def test_blocks_that_are_not_run_can_be_typed() -> None:
     """Commands in these blocks, and in those for continuous integration, exist and have the options that are given."""
     found = (block for document in (README, *PAGES) for block in blocks(document))
     text = "".join(block.text for block in found if block.left_out or block.kind == "yaml")
-    for line in re.findall(r"(?:python -m diode_lut|run: diode-lut|^ +diode-lut) ([^|>\n]*)", text, flags=re.MULTILINE):
-        name, *arguments = shlex.split(line)
+    for line in re.findall(r"^[ -]*(?:run: )?diode-lut (.*)", text, flags=re.MULTILINE):
+        words = shlex.shlex(line, posix=True, punctuation_chars="|>&")
+        words.whitespace_split = True
+        name, *arguments = takewhile(lambda word: word[0] not in "|>&", words)
         command = command_of(name)
         command.make_parser(click.Context(command)).parse_args(arguments)
 

@@ -215,6 +215,12 @@ CASES = [
     ("run --table '~/mine.json' -- python train.py", 2, "(~ is your home directory only in a shell, and without quote"),
     ("set mine.json mm --m 512- --config aten --note x", 2, "'512-' is neither a size nor a range like 513-1024; for "),
     ("set mine.json matmul --config aten --note x", 2, "unknown op 'matmul'; use mm, or bmm with a batch"),
+    (
+        "check timings.csv",
+        1,
+        "timings.csv:1:1: not JSON: unexpected character, expected a JSON value (`import",
+    ),
+    ("pack timings.csv -o x.msgpack.zst", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of"),
     ("build timings.csv -o x.json", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of CSV)"),
     ("import inductor-table table.json -o x.msgpack --hardware H200", 2, "x.msgpack: a table is JSON, so the name end"),
     ("check .", 2, ".: cannot be read: Is a directory (name files in it)"),

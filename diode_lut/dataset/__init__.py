@@ -48,7 +48,7 @@ from diode_lut.dataset.dataset import (
     record_to_wire,
 )
 from diode_lut.dataset.torch_diode import open_torch_diode
-from diode_lut.errors import DatasetError, printable
+from diode_lut.errors import DatasetError, csv_remedy, printable
 from diode_lut.files import append, is_at, open_to_append, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -251,12 +251,7 @@ def read_dataset(
             return _stream(path, file, contents)
         if _begins_with_map(start):
             return open_torch_diode(path, file, False, hardware, layout, contents)
-        remedy = (
-            " (`import timings` makes a dataset of CSV)"
-            if start[:64].isascii() and b"," in start.replace(b";", b",")
-            else ""
-        )
-        raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}{remedy}")
+        raise DatasetError(f"{path}: not a dataset: it begins with {start[:16]!r}{csv_remedy(start)}")
 
 
 def is_dataset(contents: bytes) -> bool:
@@ -283,7 +278,9 @@ def open_stream(path: Path, contents: bytes | None = None) -> Dataset:
         start = file.read(_BEGINNING_BYTES)
         file.seek(0)
         if start and not _begins_stream(start):
-            raise DatasetError(f"{path}: not a dataset in diode_lut's own format: it begins with {start[:16]!r}")
+            raise DatasetError(
+                f"{path}: not a dataset in diode_lut's own format: it begins with {start[:16]!r}{csv_remedy(start)}"
+            )
         return _stream(path, file, contents)
 
 

@@ -164,7 +164,7 @@ def _is_current(artifact: Any) -> bool:
 
 
 _LEAST_CALLS, _LEAST_SECONDS = 25, 0.25  # calls of each graph to trace, besides first ones, and the time for them
-_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # one of these ends the trace in any case
+_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # one of these ends the trace with the step
 
 
 def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
@@ -180,6 +180,7 @@ class _Tracer:
         self._numbers: dict[int, int] = {}
         self._calls = 0
         self._began = self._repeated = 0.0  # when the first call began, and the first that was no graph's first
+        self._cycle: int | None = None  # the graph of the latter: steps of a program begin with it
         self._thread = 0
         self._profile: torch.profiler.profile | None = None
         self._file: str | None = None
@@ -197,7 +198,7 @@ class _Tracer:
                 self._profile.start()
                 probe.add("trace", self.finish)
             self._calls += not first
-            if self._is_over(time.monotonic()) and threading.get_ident() == self._thread:
+            if not first and self._is_over(number, time.monotonic()) and threading.get_ident() == self._thread:
                 self.finish()
                 probe.forget_steps()  # the profiler made them longer
         except Exception as error:
@@ -206,12 +207,15 @@ class _Tracer:
             warn_once(f"this run is not traced: {error!r}")
         return torch.profiler.record_function(f"{FIRST_CALL if first else CALL} {number}")
 
-    def _is_over(self, now: float) -> bool:
-        if self._profile is None or not self._calls:
-            return False
-        self._repeated = self._repeated or now
+    def _is_over(self, number: int, now: float) -> bool:
+        """Return whether the trace ends before this repeated call: with a whole step, unless it is twice too long."""
+        if self._cycle is None:
+            self._cycle, self._repeated = number, now
         is_enough = self._calls > _LEAST_CALLS * len(self._numbers) and now > self._repeated + _LEAST_SECONDS
-        return is_enough or self._calls > _MAX_CALLS or (self._calls > 1 and now > self._began + _MAX_SECONDS)
+        is_whole = number == self._cycle
+        most = 1 if is_whole else 2
+        is_long = self._calls > most * _MAX_CALLS or (self._calls > 1 and now > self._began + most * _MAX_SECONDS)
+        return self._profile is not None and (is_long or (is_enough and is_whole))
 
     def finish(self) -> str | None:
         """Stop and write the trace. Return the name of its file, or None if nothing was traced."""

@@ -21,7 +21,7 @@ import msgspec
 import orjson
 from msgspec import MsgspecError, ValidationError
 
-from diode_lut.errors import TableError
+from diode_lut.errors import TableError, csv_remedy
 from diode_lut.files import has_more_values, open_regular, read_at_most, read_finished
 from diode_lut.hardware import Hardware
 from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MATMULS, OP_SIZES, SIZE_FIELDS, Domain, aligned_columns
@@ -154,7 +154,8 @@ def parse(path: Path, data: bytes, most: int) -> Any:
             reason = f"byte 0x{data[wrong.start]:02x} is not UTF-8 ({remedy})"
             raise TableError(reason, path=path, **place._asdict()) from None
         line = data.decode().split("\n")[error.lineno - 1]
-        reason = f"not JSON: {error.msg}{_NO_JSON.get(line[error.colno - 1 : error.colno], '')}"
+        remedy = _NO_JSON.get(line[error.colno - 1 : error.colno]) or csv_remedy(data)
+        reason = f"not JSON: {error.msg}{remedy}"
         if line.startswith("<<<<<<< "):
             reason = "git left a merge conflict here (`resolve` decides it, with --ours, --theirs or --best)"
         raise TableError(reason, path=path, line=error.lineno, column=error.colno) from None

@@ -32,6 +32,21 @@ step()
 print(len(probe._marks))
 """
 
+WHOLE_STEPS = """
+import collections, json
+
+others = [Graph(), Graph()]
+while _TRACE._file is None and calls < 1000:
+    step()
+    for other in others:
+        with _TRACE.calling(other):
+            torch.ones(3).sin()
+    calls += 1
+events = json.loads((probe.directory() / _TRACE._file).read_text())["traceEvents"]
+counts = collections.Counter(event["name"] for event in events if event["name"].startswith(probe.CALL))
+print(len(counts), len(set(counts.values())))
+"""
+
 OWN_PROFILER = """
 step()
 with torch.profiler.profile() as profile:
@@ -42,8 +57,8 @@ print(any("cos" in event.name for event in profile.events()), _TRACE.finish())
 
 @pytest.mark.parametrize(
     ("program", "printed", "traces"),
-    [(ENOUGH, "True 1\n3\n", 1), (OWN_PROFILER, "True None\n", 0)],
-    ids=["the first calls", "none if the program has a profiler"],
+    [(ENOUGH, "True 1\n3\n", 1), (WHOLE_STEPS, "3 1\n", 1), (OWN_PROFILER, "True None\n", 0)],
+    ids=["the first calls", "whole steps", "none if the program has a profiler"],
 )
 def test_first_calls_are_traced(program: str, printed: str, traces: int, after_inductor: Forks, tmp_path: Path) -> None:
     """Steps count after the traced calls, and a profiler of the program has what it asked for."""
