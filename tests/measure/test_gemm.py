@@ -4,7 +4,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from diode_lut.errors import CollectError
-from diode_lut.measure.gemm import Gemm, exact_result, function_of, make_gemm, make_operands, matmul_precision
+from diode_lut.measure.gemm import (
+    Gemm,
+    exact_result,
+    function_of,
+    make_gemm,
+    make_operands,
+    make_together,
+    matmul_precision,
+)
 from diode_lut.problem import ALIGNS, FLOAT8, GEMMS, INT8, INTEGER, SCALED, VARIANTS, Problem, contiguous_align
 from tests.strategies import kinds
 
@@ -97,3 +105,11 @@ def test_scaled_mm_is_what_float64_computes(variant: str) -> None:
     result = function_of(problem)(*tensors)
     assert str(result.dtype) == f"torch.{problem.result_dtype}"
     torch.testing.assert_close(result.double(), exact_result(problem, tensors), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize(("layout", "n", "k"), [("nn", 64, 64), ("nt", 72, 64), ("nt", 64, 72)])
+def test_joined_float8_that_pytorch_refuses(layout: str, n: int, k: int) -> None:
+    """Float8 is multiplied as ``nt``, and by multiples of 16 only."""
+    problem = Problem.of("joined_mm", 4, n, k, dtype="float8_e4m3fn", layout=layout, variant="two")
+    with pytest.raises(CollectError, match="PyTorch multiplies float8 only"):
+        make_together(problem, "meta")

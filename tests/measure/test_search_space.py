@@ -256,6 +256,18 @@ def test_each_joined_kernel_has_a_rival_apart() -> None:
     assert apart(each, H200) == [ATEN, *rivals[1:]]
 
 
+def test_joined_float8_has_as_many_bytes_along_k() -> None:
+    """Joined kernels of float8 have blocks twice as long along K. Apart, no kernel for few rows multiplies float8."""
+    problem = joined("three", 2)
+    of_float8 = problem._replace(dtype="float8_e4m3fn")
+    lengths, longer = (
+        [c.tiles.block_k for c in candidates(each, H200) if c.template == "triton_joined_mm"]
+        for each in (problem, of_float8)
+    )
+    assert longer == [2 * length for length in lengths]
+    assert {config.template for config in apart(of_float8, H200)} == {"aten", "triton_mm"}
+
+
 def test_work_after_a_matmul_has_rivals_that_fuse_it() -> None:
     """QuACK's kernels are tried on Hopper, beside the library and Triton's largest tiles."""
     each = Problem.of("fused_mm", 4096, 3072, 768, dtype="bfloat16", layout="nt", variant="gelu")
