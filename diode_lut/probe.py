@@ -17,8 +17,10 @@ from typing import Any
 
 from diode_lut.files import write_atomically
 
-VARIABLE = "_DIODE_LUT_PROBE"  # the environment variable with the directory, after TRACED for traced runs
-TRACED = "trace:"
+VARIABLE = "_DIODE_LUT_PROBE"  # the environment variable with the directory
+CLOSED, READY = "closed", "ready"
+"""Files in it: the first has the number of the process that compares, and while it is there, no graph is called. The
+program makes the second before it calls its first graph."""
 
 RECORDING = "_DIODE_LUT_KERNELS"  # variable with the directory of generated kernels, if a program's are recorded
 
@@ -28,6 +30,7 @@ FIRST_CALL, CALL = "diode_lut: first call of graph", "diode_lut: call of graph"
 CPP_GEMM, TRITON_GEMM = "C++ GEMM", "Triton GEMM"  # beginnings of names in a trace, before M, N and K
 GENERATED_KERNEL = "generated kernel "  # beginning of names in a trace, before the problem and what is fused
 _MAX_STEPS = 1_000_000  # maximum number of timed steps
+CONTEXT_BYTES = 1 << 30  # memory that a program takes on a GPU besides PyTorch's
 
 _marks: list[int] = []
 _parts: dict[str, Callable[[], Any]] = {}
@@ -35,13 +38,21 @@ _parts: dict[str, Callable[[], Any]] = {}
 
 def directory() -> Path | None:
     """Return the directory of ``compare``, or None in other processes."""
-    value = os.environ.get(VARIABLE, "").removeprefix(TRACED)
+    value = os.environ.get(VARIABLE, "")
     return Path(value) if value else None
 
 
-def is_traced() -> bool:
-    """Return whether ``compare`` wants a profiler's trace of this run."""
-    return os.environ.get(VARIABLE, "").startswith(TRACED)
+def await_turn() -> None:
+    """Wait until ``compare`` lets this program call its graphs. Meanwhile other programs compile, or run alone."""
+    target = directory()
+    if target is None:
+        return
+    with suppress(OSError, ValueError):  # it is this program's turn, or nobody gives turns any more
+        comparing = int((target / CLOSED).read_bytes())
+        (target / READY).touch()
+        while (target / CLOSED).exists():
+            os.kill(comparing, 0)
+            time.sleep(0.005)
 
 
 def mark_step() -> None:
@@ -53,6 +64,11 @@ def mark_step() -> None:
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()
     _marks.append(time.perf_counter_ns())
+
+
+def forget_steps() -> None:
+    """Time only steps from now on."""
+    _marks.clear()
 
 
 def add(name: str, value: Callable[[], Any]) -> None:

@@ -1,6 +1,7 @@
 """``compare``: a program with and without tables, and what differs beyond noise."""
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from diode_lut.cli.programs import _apply
 from diode_lut.decide.catalog import forget_tables, sources_for
 from diode_lut.errors import as_json as printable_json
 from diode_lut.hardware import Hardware
-from diode_lut.probe import CALL, FIRST_CALL, GENERATED_KERNEL
+from diode_lut.probe import CALL, CLOSED, FIRST_CALL, GENERATED_KERNEL, READY, VARIABLE, await_turn
 from diode_lut.problem import Problem
 from diode_lut.programs.compare import (
     WITH,
@@ -23,6 +24,7 @@ from diode_lut.programs.compare import (
     Comparison,
     ComparisonPlan,
     Loser,
+    _run,
     as_json,
     expected,
     longer,
@@ -86,7 +88,7 @@ def test_a_program_is_compared(tmp_path: Path, python: Path) -> None:
     assert done.stderr.endswith("page: page.html, figures: page.json\n")
     figures = json.loads((tmp_path / "page.json").read_text())
     assert figures["answered"] == figures["questions"] == 1
-    names = ("wall", "compile", "step", "graph", "gemms")
+    names = ("graph", "gemms", "step")
     assert {name: len(times["without"]) for name, times in figures["seconds"].items()} == dict.fromkeys(names, 2)
     assert figures["seconds"]["step"]["with"] == [0.012, 0.012]
     (gemm,) = figures["gemms"]
@@ -126,6 +128,50 @@ def test_what_cannot_be_compared_is_said(
     assert done.returncode == code, done.stderr
     assert line in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+TURNS = """
+import os, sys, time
+from diode_lut import probe
+
+def note(what):
+    with open("notes", "a") as file:
+        file.write(f"{os.getpid()} {what}\\n")
+
+note("compiles")
+probe.await_turn()
+note("runs")
+time.sleep(0.2)
+note("ends")
+sys.exit(int(os.environ.get("DIODE_LUT_POLICY", "") == sys.argv[1]))
+"""
+
+
+def test_runs_compile_together_and_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program calls a graph before all have compiled their first, and while one calls graphs, the others wait."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "turns.py").write_text(TURNS)
+    lines: list[str] = []
+
+    def runs(fails: str) -> int:
+        plan = ComparisonPlan([sys.executable, "turns.py", fails], dict(os.environ), None, 60.0, None)
+        return len(_run(plan, [WITH, WITHOUT, WITH], tmp_path / "kernels", lines.append))
+
+    assert runs("never") == 3
+    notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    assert [what for _, what in notes] == ["compiles"] * 3 + ["runs", "ends"] * 3
+    assert all(notes[number][0] == notes[number + 1][0] for number in (3, 5, 7))
+    assert lines == []
+    assert runs("off") == 0
+    assert lines == ["one of 3 runs at once failed, with exit code 1: now one after the other"]
+
+
+def test_nobody_waits_for_a_comparison_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed ``compare`` gives no turns, and its program goes on."""
+    (tmp_path / CLOSED).write_text(str(2**22 + 1))  # above the greatest number of a process
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    await_turn()
+    assert (tmp_path / READY).exists()
 
 
 @pytest.mark.parametrize(
@@ -312,7 +358,7 @@ def comparison() -> Comparison:
         ["python", "</code><script>x.py"],
         {"DIODE_LUT_PAD": "0"},
         Receipt(devices={Hardware("NVIDIA H200", "sm_90", 132): device}),
-        {"wall": change, "graph": change},
+        {"graph": change, "step": change},
         True,
         gemms,
         costs=[Cost("attention </li>", 5000.0, 0.4, "GPU time", "leave out the mask")],
@@ -419,21 +465,24 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
 @pytest.mark.parametrize(
     ("run_s", "pairs", "budget_s", "text"),
     [
-        (3.0, None, 600.0, "a run takes 3 s: it will take 60 s to 10 minutes (--budget), until it can tell"),
-        (6.0, None, 130.0, "a run takes 6 s: it will take 2 minutes (--budget), until it can tell"),
+        (6.0, None, 600.0, "a run takes 6 s: it will take 60 s to 10 minutes (--budget), until it can tell"),
+        (12.0, None, 130.0, "a run takes 12 s: it will take 2 minutes (--budget), until it can tell"),
         (
-            30.0,
+            60.0,
             None,
             165.0,
-            "a run takes 30 s: 2 pairs, the least, take 4 minutes, more than --budget, and 5 take 10 minutes",
+            "a run takes 60 s: 2 pairs, the least, take 4 minutes, more than --budget, and 5 take 10 minutes",
         ),
-        (60.0, None, 600.0, "a run takes 60 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
-        (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 56 s"),
+        (120.0, None, 600.0, "a run takes 120 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
+        (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 28 s"),
     ],
 )
 def test_the_first_line_says_how_long_it_takes(run_s: float, pairs: int | None, budget_s: float, text: str) -> None:
-    """From the time of the first run; each pair of runs is traced, too."""
-    assert expected(run_s, ComparisonPlan([], {}, pairs, budget_s, None)) == text
+    """From the time of the first run, and as many runs as compile at once after the first two."""
+    plan = ComparisonPlan([], {}, pairs, budget_s, None)
+    assert expected(run_s, plan, 1) == text
+    if not pairs and budget_s == 600:
+        assert expected(30.0, plan, 4).startswith("a run takes 30 s, and 4 compile at once: it will take 2 minutes to ")
 
 
 @pytest.mark.parametrize(
@@ -448,7 +497,7 @@ def test_the_first_line_says_how_long_it_takes(run_s: float, pairs: int | None, 
 )
 def test_more_runs_are_twice_as_many_and_enough_for_gemms(ran: int, pairs: int | None, option: tuple[str, str]) -> None:
     """It is no use to wait again for fewer than five pairs, which no GEMM has a verdict of."""
-    found = comparison()._replace(changes={"wall": change_of([1.0] * ran, [1.0] * ran)}, spent=200.0)
+    found = comparison()._replace(changes={"graph": change_of([1.0] * ran, [1.0] * ran)}, spent=200.0)
     assert longer(found, ComparisonPlan([], {}, pairs, 90.0, None)) == option
 
 
@@ -613,7 +662,7 @@ def named(text: str) -> Comparison:
         GemmChange(f"{text}2", fast, slow, True),
         GemmChange(f"{text}3", [], slow),
     ]
-    changes = {"wall": change_of([2.0, 2.0], [1.0, 1.0])}
+    changes = {"graph": change_of([2.0, 2.0], [1.0, 1.0])}
     costs = [Cost(text, 1.0, 0.1, text, text)]
     settings, generated = {f"DIODE_LUT_{text}": text}, [GemmChange(text, slow, fast, True)]
     return Comparison([text, text], settings, receipt, changes, True, gemms, costs=costs, generated=generated)

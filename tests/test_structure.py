@@ -59,7 +59,12 @@ LAYERS = (
 TOUCH_TORCH = ("distill", "hook", "measure", "stand_ins")  # they import torch or Triton as they are imported
 
 
-IMPORTED_AS = {"vl-convert-python": "vl_convert", "quack-kernels": "quack", "apache-tvm-ffi": "tvm_ffi"}
+IMPORTED_AS = {
+    "vl-convert-python": "vl_convert",
+    "quack-kernels": "quack",
+    "nvidia-cutlass-dsl": "cutlass",
+    "apache-tvm-ffi": "tvm_ffi",
+}
 """What packages of another name are imported as."""
 PART_OF_TORCH = "sympy"  # sizes in Inductor are its expressions, so torch says which release it must be
 
@@ -232,7 +237,8 @@ def test_what_is_imported_is_declared() -> None:
     assert breaches(MODULES, undeclared) == {}
 
 
-UNTESTED = {"torch", "triton", "nvidia-matmul-heuristics", "quack-kernels", "apache-tvm-ffi"}  # not in make test-lowest
+UNTESTED = {"torch", "triton", "nvidia-matmul-heuristics", "quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi"}
+"""Packages that are not in make test-lowest."""
 
 
 def test_lowest_releases_are_those_declared() -> None:

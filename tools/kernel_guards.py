@@ -194,6 +194,8 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.hook.fused": {
         "fused-alone": ("takes_place", TRUE, LEFT),
         "fused-other": ("_is_like", TRUE, LEFT),
+        "fused-own": ("_is_like", Without("inside"), LEFT),
+        "fused-aligned": ("_is_aligned", TRUE, LEFT),
         "fused-domain": ("_works", Without("domain"), LEFT),
         "fused-concatenation": ("is_concatenated", FALSE, LEFT),
         "fused-in-place": ("_works", Without("is_impure"), FUSED + "test_nothing_moves_over_what_is_written_in_place"),

@@ -168,7 +168,16 @@ def tune_command(
     type=MINUTES,
     metavar="MINUTES",
     default=10.0,
-    help="Begin no pair of runs that would end after this time, if the verdicts need so many.",
+    help="Begin no run that would end after this time, if the verdicts need so many.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, 16),
+    default=4,
+    metavar="N",
+    help="Have so many runs compile at once, if they fit into the GPU's memory and there are 4 cores for each. 1 if "
+    "several copies of the program disturb each other.",
+    show_default=True,
 )
 @click.option(
     "--apply", "applies", is_flag=True, help="Set the kernel without tables, in your own table, for what is slower."
@@ -190,15 +199,16 @@ def compare_command(
     tables: tuple[str, ...],
     repetitions: int | None,
     budget: float,
+    at_once: int,
     applies: bool,
     output: Path,
     stop_after: float | None,
 ) -> int | None:
     """Run a program with and without tables, and compare the times.
 
-    It compares wall time, compile time, and the time of a step if the program calls diode_lut.step() or prints it. As
-    many runs under torch's profiler give the time of each GEMM. All runs begin with cold caches. For each time it says
-    whether the difference is larger than the noise, and it goes on until it can tell. It ends with what to do.
+    It compares the time of a call of a compiled graph, of each GEMM, and of a step if the program calls
+    diode_lut.step() or prints it. For each time it says whether the difference is larger than the noise, and it goes on
+    until it can tell. It ends with what to do. On a GPU several runs compile at once, and then run one after the other.
     """
     _require_answers()
     if output.suffix == ".json":
@@ -225,7 +235,7 @@ def compare_command(
         if error.errno not in (errno.EACCES, errno.EROFS):
             raise
         raise SettingError(f"{error.filename}: {error.strerror}: name another page with --output") from error
-    plan = ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after)
+    plan = ComparisonPlan(command, _with_tables(tables), repetitions, budget * 60, stop_after, at_once)
     try:
         found = compare(plan, _tell)
     except ComparisonEnded as ended:

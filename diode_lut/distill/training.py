@@ -1,17 +1,19 @@
-"""The network in torch, and its training: an ensemble as a teacher, then a student, and its confidence."""
+"""The network in torch, and its training: an ensemble as a teacher, then students, and the confidence in these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
@@ -71,6 +73,27 @@ class Network(nn.Module):
             self.first_bias = nn.Parameter(whole.bias.detach().clone())
             self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
 
+    @classmethod
+    @torch.no_grad()
+    def mean_of(cls, networks: Sequence[Network]) -> Network:
+        """Return one network with the mean scores of others: it has the neurons of all."""
+        whole = copy.deepcopy(networks[0])
+        of_problem, of_config, of_joint = (
+            [network.parts[place].detach() for network in networks] for place in range(len(whole.parts))
+        )
+        fixed = [part[:, :-LEARNED] for part in of_config]
+        learned = _apart([part[:, -LEARNED:] for part in of_config])  # each has learned features of its own
+        parts = torch.cat(of_problem), torch.cat((torch.cat(fixed), learned), dim=1), torch.cat(of_joint)
+        whole.learned = nn.Parameter(torch.cat([network.learned for network in networks], dim=1))
+        whole.parts = nn.ParameterList(parts)
+        whole.first_bias = nn.Parameter(torch.cat([network.first_bias for network in networks]))
+        whole.second.weight = nn.Parameter(_apart([network.second.weight for network in networks]))
+        whole.second.bias = nn.Parameter(torch.cat([network.second.bias for network in networks]))
+        last = torch.cat([network.last.weight for network in networks], dim=1) / len(networks)
+        whole.last.weight = nn.Parameter(last)
+        whole.last.bias = nn.Parameter(torch.stack([network.last.bias for network in networks]).mean(0))
+        return whole
+
     def forward(self, examples: Examples) -> Tensor:
         """Return scores (problems x candidates) of scaled examples."""
         _, second = self.layers(examples)
@@ -91,8 +114,9 @@ class Network(nn.Module):
     def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
         """Return the weights for inference, with the scaling of features. ``doubt`` are weights of both layers."""
         (problem, config, joint), (of_problem, of_config, of_joint) = self.scale
-        means = problem, pad(config, (0, LEARNED)), joint  # learned features are not scaled
-        deviations = of_problem, pad(of_config, (0, LEARNED), value=1.0), of_joint
+        learned = self.learned.shape[1]
+        means = problem, pad(config, (0, learned)), joint  # learned features are not scaled
+        deviations = of_problem, pad(of_config, (0, learned), value=1.0), of_joint
         scaled = [part / deviation for part, deviation in zip(self.parts, deviations, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, means, strict=True))
         own = scaled[0][:, :-1]  # on its own device, foreign is 0
@@ -105,6 +129,11 @@ class Network(nn.Module):
             *(doubt[None], doubt_bias[None]),
         )
         return Weights(*(each.detach().numpy().copy() for each in arrays))
+
+
+def _apart(matrices: Sequence[Tensor]) -> Tensor:
+    """Return the matrix with these on its diagonal, and zeros elsewhere."""
+    return torch.block_diag(*matrices)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def masked(values: Tensor, applies: Tensor, otherwise: float) -> Tensor:
@@ -165,8 +194,9 @@ class TrainingPlan(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A network and its training examples. All examples of a batch are from the same of the ``lessons``.
+    """A network and its training. All examples of a batch are from the same of the ``lessons``.
 
+    It learns from those examples of the first lesson that are in ``rows``, if there are any, and from all of others.
     The regret on ``test`` is recorded after each epoch.
     """
 
@@ -174,6 +204,7 @@ class Training(NamedTuple):
     lessons: list[Examples]
     plan: TrainingPlan
     test: Examples | None = None
+    rows: Tensor | None = None
 
 
 class Epoch(NamedTuple):
@@ -195,65 +226,90 @@ def one_thread() -> Iterator[int]:
 
 
 def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
-    """Train networks, ``at_once`` at a time, on a GPU one at a time, and return the history of each.
+    """Train networks with the same lessons and as many epochs, and return the history of each.
 
-    Each network is trained in a single thread, which is faster, and reproducible with any number of threads.
+    On a CPU each network is trained in a single thread, which is faster, and reproducible with any number of threads,
+    ``at_once`` at a time. On a GPU all are trained in the same steps, whose kernels compute for all networks.
     """
     ended = Event()
-    if any(training.plan.device != "cpu" for training in trainings):
-        at_once = 1
+    together = [trainings] if trainings[0].plan.device != "cpu" else [[training] for training in trainings]
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            return list(pool.map(lambda training: _train(training, ended), trainings))
+            return [history for each in pool.map(lambda group: _train(group, ended), together) for history in each]
         finally:
             ended.set()  # after an error or Ctrl-C, other networks end after their current epoch
 
 
-def _train(training: Training, ended: Event) -> list[Epoch]:
-    network, lessons, plan, test = training
-    network.to(plan.device)
-    lessons, test = [lesson.to(plan.device) for lesson in lessons], test and test.to(plan.device)
-    generator = torch.Generator().manual_seed(plan.seed)
-    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY, fused=True)
-    batches = sum(-(-lesson.size // _BATCH) for lesson in lessons)
+def _train(trainings: Sequence[Training], ended: Event) -> list[list[Epoch]]:
+    """Train networks in the same steps. Their parameters are stacked: the first dimension is that of networks."""
+    networks, plan = [training.network for training in trainings], trainings[0].plan
+    tests = [training.test and training.test.to(plan.device) for training in trainings]
+    lessons = [lesson.to(plan.device) for lesson in trainings[0].lessons]
+    for network in networks:
+        network.to(plan.device)
+    parameters, buffers = stack_module_state(networks)
+    optimizer = torch.optim.AdamW(parameters.values(), weight_decay=_WEIGHT_DECAY, fused=True)
+    generators = [torch.Generator().manual_seed(training.plan.seed) for training in trainings]
+    first = [torch.arange(lessons[0].size) if each.rows is None else each.rows for each in trainings]
+    chosen = [first, *([torch.arange(lesson.size)] * len(trainings) for lesson in lessons[1:])]
+    sizes = [min(map(len, rows)) for rows in chosen]  # in an epoch, all networks take as many steps
+    batches = sum(-(-size // _BATCH) for size in sizes)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, _LEARNING_RATE, total_steps=plan.epochs * batches, pct_start=_WARM_UP
     )
 
     def gradients(lesson: Examples, rows: Tensor) -> Tensor:
+        def loss_of(*state_and_rows: Any) -> Tensor:
+            *state, own = state_and_rows
+            examples = lesson.take(own)
+            return _loss(functional_call(networks[0], tuple(state), (examples,)), examples)
+
         optimizer.zero_grad(set_to_none=False)
-        loss = _loss(network, lesson.take(rows))
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        losses = vmap(loss_of)(parameters, buffers, rows)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        return losses.detach()
 
     graphs: dict[tuple[int, int], _Graph] = {}
-    history: list[Epoch] = []
-    while len(history) < plan.epochs and not ended.is_set():
-        total = torch.zeros((), dtype=torch.float64, device=plan.device)
-        shuffled = [
-            (number, rows)
-            for number, lesson in enumerate(lessons)
-            for rows in torch.split(torch.randperm(lesson.size, generator=generator).to(plan.device), _BATCH)
-        ]
-        for place in torch.randperm(len(shuffled), generator=generator).tolist():
-            number, rows = shuffled[place]
+    histories: list[list[Epoch]] = [[] for _ in trainings]
+    while len(histories[0]) < plan.epochs and not ended.is_set():
+        totals = torch.zeros(len(trainings), dtype=torch.float64, device=plan.device)
+        shuffled = []
+        for number, (rows, size) in enumerate(zip(chosen, sizes, strict=True)):
+            orders = [
+                own[torch.randperm(len(own), generator=generator)[:size]]
+                for own, generator in zip(rows, generators, strict=True)
+            ]
+            shuffled += [(number, batch) for batch in torch.split(torch.stack(orders).to(plan.device), _BATCH, dim=1)]
+        for place in torch.randperm(len(shuffled), generator=generators[0]).tolist():
+            number, batch = shuffled[place]
             if plan.device == "cpu":
-                total += gradients(lessons[number], rows)
+                totals += gradients(lessons[number], batch)
             else:
-                key = number, len(rows)
+                key = number, batch.shape[1]
                 if key not in graphs:
-                    graphs[key] = _Graph(partial(gradients, lessons[number]), rows)
-                total += graphs[key](rows)
+                    graphs[key] = _Graph(partial(gradients, lessons[number]), batch)
+                totals += graphs[key](batch)
             optimizer.step()
             schedule.step()
-        history.append(Epoch(float(total) / batches, mean_regret(network, test) if test is not None else np.nan))
-    network.to("cpu")
-    return history
+        for number, (network, test) in enumerate(zip(networks, tests, strict=True)):
+            _copy(parameters, network, number)
+            regret = np.nan if test is None else mean_regret(network, test)
+            histories[number].append(Epoch(float(totals[number]) / batches, regret))
+    for network in networks:
+        network.to("cpu")
+    return histories
 
 
-def _loss(network: Network, examples: Examples) -> Tensor:
+@torch.no_grad()
+def _copy(stacked: Mapping[str, Tensor], network: Network, number: int) -> None:
+    """Copy the parameters with this number to the network."""
+    for name, parameter in network.named_parameters():
+        parameter.copy_(stacked[name][number])
+
+
+def _loss(scores: Tensor, examples: Examples) -> Tensor:
     """Return the mean squared error of scores, up to an offset for each problem, plus the expected regret."""
-    scores, losses = network(examples), examples.losses
+    losses = examples.losses
     weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.known
     choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.known, -torch.inf), dim=1)
     errors = scores - losses
@@ -326,11 +382,14 @@ def train_teacher(
     trainings = []
     for number in range(MEMBERS):
         own = plan._replace(seed=MEMBERS * plan.seed + number)
-        seen = examples.take((unseen != number).nonzero()[:, 0])
-        trainings.append(Training(Network(scale, space, own.seed), [seen], own, None if number else test))
+        network, seen = Network(scale, space, own.seed), (unseen != number).nonzero()[:, 0]
+        trainings.append(Training(network, [examples], own, None if number else test, seen))
     history, *_ = train(trainings, at_once)
     return Teacher(tuple(training.network for training in trainings), unseen), history
 
+
+STUDENTS = 2
+"""Number of networks whose mean is the model."""
 
 _DRAWN_PER_MEASURED = 1  # number of drawn problems for each measured problem
 
@@ -338,7 +397,8 @@ _DRAWN_PER_MEASURED = 1  # number of drawn problems for each measured problem
 class Trained(NamedTuple):
     """A student and its teacher, the scaled measured problems of their training, and their histories.
 
-    The teacher tells the losses that were not measured. Its history is the history of its first member.
+    The student is the mean of STUDENTS networks. The teacher tells the losses that were not measured. Histories are
+    those of the first network of each.
     """
 
     student: Network
@@ -354,7 +414,7 @@ def train_student(
     plan: TrainingPlan,
     report: Callable[[str], None] = lambda _: None,
 ) -> Trained:
-    """Train a teacher and a student on the same problems. ``report`` gets a line of text for each stage.
+    """Train a teacher and the student on the same problems. ``report`` gets a line of text for each stage.
 
     As many networks are trained at a time as torch has threads. Everything else runs in a single thread.
     """
@@ -371,9 +431,13 @@ def train_student(
         lessons = [measured]
         if drawn:  # empty if all sizes that may be drawn were measured
             lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))
-        report("training the student")
-        student = Network(scale, space, plan.seed)
-        (learning,) = train([Training(student, lessons, plan, test)], at_once)
+        report(f"training the student: {STUDENTS} networks")
+        trainings = []
+        for number in range(STUDENTS):
+            own = plan._replace(seed=STUDENTS * plan.seed + number)
+            trainings.append(Training(Network(scale, space, own.seed), lessons, own, None if number else test))
+        learning, *_ = train(trainings, at_once)
+        student = Network.mean_of([training.network for training in trainings])
         return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})
 
 

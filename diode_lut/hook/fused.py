@@ -35,7 +35,7 @@ from diode_lut.hook.joined import (
     written,
 )
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
-from diode_lut.problem import DOMAINS, FUSED, GATED, Problem
+from diode_lut.problem import DOMAINS, FUSED, GATED, ROW_BYTES, Problem
 from diode_lut.templates.config import DEFAULT, Config, templates_for
 
 aten = torch.ops.aten
@@ -95,16 +95,20 @@ def fuse(graph: Graph) -> None:
 
 def _works(product: Product) -> Iterator[_Work]:
     """Yield the pointwise work after a matmul, if nothing else reads any step of it, and nothing is written between."""
-    domain = DOMAINS[FUSED[0]]
+    domain, y = DOMAINS[FUSED[0]], product.node
     if product.problem.dtype not in domain.dtypes or product.problem.layout not in domain.layouts:
         return
-    y = product.node
+    *biases, _, _ = y.args
+    if not all(_is_aligned(bias.meta["val"]) for bias in biases):  # type: ignore[union-attr]  # a node, as _OPS has it
+        return
     near = [y]
     for node in near:
         near += [each for each in node.users if each.target in STEPS | RESHAPES | {CONVERT} and each not in near]
         if len(near) > _MOST_NODES:
             break
     for result in near[1:]:
+        if result.target in RESHAPES:  # a view of the work's result
+            continue
         inside = {y}
         variant, other = _OF_PRODUCT.get(written(result, {y: "y"}, inside)), None
         if variant is None:
@@ -129,22 +133,32 @@ def _with_other(result: Node, y: Node, inside: set[Node]) -> tuple[str | None, N
             continue
         inside |= steps
         if result.target is _ADD:
-            return ("add", other) if _is_like(other, y) else (None, None)
+            return ("add", other) if _is_like(other, y, inside) else (None, None)
         gate = other
         while gate.target in STEPS | RESHAPES | {CONVERT}:
             gate = gate.all_input_nodes[0]
         activated = written(other, {gate: "gate"}, inside)
         variant = next((name for name in GATED if activated == ACTIVATIONS[name]), None)
-        return (variant, gate) if _is_like(gate, y) else (None, None)
+        return (variant, gate) if _is_like(gate, y, inside) else (None, None)
     return None, None
 
 
-def _is_like(other: Any, y: Node) -> bool:
-    """Return whether another tensor has the elements of ``y``, one after the other."""
+def _is_like(other: Node, y: Node, inside: set[Node]) -> bool:
+    """Return whether another tensor, which is not from ``inside``, has the elements of ``y``, one after the other."""
     value, given = other.meta.get("val"), y.meta["val"]
-    if not isinstance(value, torch.Tensor) or value.dtype != given.dtype or value.device != given.device:
+    if other in inside or not isinstance(value, torch.Tensor):
+        return False
+    if value.dtype != given.dtype or value.device != given.device or not _is_aligned(value):
+        return False
+    if not all(isinstance(number, int) for number in (*value.shape, *value.stride())):  # comparisons would be guards
         return False
     return value.numel() == given.numel() and value.shape[-1] == given.shape[1] and value.is_contiguous()
+
+
+def _is_aligned(value: torch.Tensor) -> bool:
+    """Return whether a fake tensor starts at a multiple of 16 bytes of its memory, as kernels read it."""
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset * value.itemsize % ROW_BYTES == 0
 
 
 def _between(first: Node, last: Node) -> Iterator[Node]:

@@ -251,10 +251,9 @@ def _range_of_x(features: Any, tiling: Mapping[str, Any], env: ShapeEnv) -> tupl
 
 
 def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
-    """Return the values of a config by Inductor's names, or None if it cannot run, of which a warning tells.
+    """Return the values of a config by Inductor's names, or None if it cannot run.
 
-    There is no warning if the kernel has several reductions, and the config would change its form, or if the config is
-    a model's.
+    A warning tells of a config of the user's, unless it would change the form of a kernel with several reductions.
     """
     if config == DEFAULT:
         return {}
@@ -271,8 +270,7 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
         values, elements = _values(config, decision.problem, arch)
         _require_room(elements, values["num_warps"], features, device, arch)
     except CannotRun as reason:
-        if not decision.only_first:  # a model ranks configs for kernels alike, so that the next will do
-            skip(decision, config, str(reason))
+        skip(decision, config, str(reason))
         return None
     return values
 

@@ -163,7 +163,8 @@ def _is_current(artifact: Any) -> bool:
     return getattr(artifact, _MARK, None) == repr(cache_identity())
 
 
-_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # the number of calls to trace, besides first ones, and the time for them
+_LEAST_CALLS, _LEAST_SECONDS = 25, 0.25  # calls of each graph to trace, besides first ones, and the time for them
+_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # one of these ends the trace in any case
 
 
 def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
@@ -178,7 +179,7 @@ class _Tracer:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._calls = 0
-        self._until = 0.0
+        self._began = self._repeated = 0.0  # when the first call began, and the first that was no graph's first
         self._thread = 0
         self._profile: torch.profiler.profile | None = None
         self._file: str | None = None
@@ -190,25 +191,35 @@ class _Tracer:
         try:
             if not self._thread:
                 self._thread = threading.get_ident()
-                self._until = time.monotonic() + _MAX_SECONDS
+                probe.await_turn()
+                self._began = time.monotonic()
                 self._profile = torch.profiler.profile(record_shapes=True)
                 self._profile.start()
                 probe.add("trace", self.finish)
             self._calls += not first
-            over = self._calls > _MAX_CALLS or (self._calls > 1 and time.monotonic() > self._until)
-            if over and threading.get_ident() == self._thread:
+            if self._is_over(time.monotonic()) and threading.get_ident() == self._thread:
                 self.finish()
+                probe.forget_steps()  # the profiler made them longer
         except Exception as error:
             let_pass(error)
             self._profile = None
             warn_once(f"this run is not traced: {error!r}")
         return torch.profiler.record_function(f"{FIRST_CALL if first else CALL} {number}")
 
+    def _is_over(self, now: float) -> bool:
+        if self._profile is None or not self._calls:
+            return False
+        self._repeated = self._repeated or now
+        is_enough = self._calls > _LEAST_CALLS * len(self._numbers) and now > self._repeated + _LEAST_SECONDS
+        return is_enough or self._calls > _MAX_CALLS or (self._calls > 1 and now > self._began + _MAX_SECONDS)
+
     def finish(self) -> str | None:
         """Stop and write the trace. Return the name of its file, or None if nothing was traced."""
         directory = probe.directory()
         if self._profile is not None and directory is not None:
             profile, self._profile = self._profile, None
+            if not torch.autograd.profiler._is_profiler_enabled:
+                return None  # a profiler of the program has ended ours, and to export it would crash
             profile.stop()
             self._file = f"{os.getpid()}.trace.json"
             profile.export_chrome_trace(str(directory / self._file))

@@ -266,11 +266,24 @@ def install_probe(_config: ModuleType) -> None:
         dynamo = modules.get("torch._dynamo.utils")
         return {str(why): count for why, count in dynamo.counters["graph_break"].items()} if dynamo else {}
 
+    def copies() -> int | None:  # how many programs like this one the memory of its GPUs has room for
+        try:
+            cuda = modules["torch"].cuda
+            devices = range(cuda.device_count() if cuda.is_initialized() else 0)
+            most = {device: held for device in devices if (held := cuda.max_memory_reserved(device))}
+            return min(
+                int((cuda.mem_get_info(device)[0] + cuda.memory_reserved(device)) / (held + probe.CONTEXT_BYTES))
+                for device, held in most.items()
+            )
+        except Exception as error:  # ValueError without a GPU
+            let_pass(error)
+            return None
+
     probe.add("compile_s", compile_s)
+    probe.add("copies", copies)
     probe.add("graph_breaks", graph_breaks)
     probe.add("libraries", probe.replaced_libraries)
-    if probe.is_traced():
-        _put_when_imported(TRACING)
+    _put_when_imported(TRACING)
 
 
 def install_recording(_config: ModuleType) -> None:

@@ -106,7 +106,8 @@ def kernel(name: str) -> Callable[..., None] | str:
     """Return a kernel, after waiting for it if it is being compiled, or why it cannot be had."""
     try:
         path = directory() / f"{name}.so"
-        compile_kernels([name])
+        with suppress(BrokenPipeError):  # the process has ended
+            compile_kernels([name])
         latest = time.monotonic() + _COMPILE_LIMIT_S
         while not is_settled(name) and time.monotonic() < latest:
             time.sleep(_PAUSE_S)

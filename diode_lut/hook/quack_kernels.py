@@ -24,7 +24,9 @@ os.environ |= {"QUACK_ARCH": "90", "CUTE_DSL_ARCH": "sm_90a", "CUDA_VISIBLE_DEVI
 
 import quack.cache
 import torch
-from quack.activation import gelu_erf, gelu_tanh_approx, relu, silu
+from cutlass import Float32
+from cutlass._mlir.dialects import arith
+from quack.activation import gelu_erf, gelu_tanh_approx, silu
 from quack.epilogue.frontend import gemm_epilogue
 from quack.epilogue.ops import RowVecLoad
 
@@ -58,6 +60,11 @@ def _with(work: Callable[[InKernel, InKernel], InKernel]) -> dict[str, InKernel]
     return {"": gemm_epilogue()(plain), "bias_": gemm_epilogue(ops={"bias": RowVecLoad("bias")})(biased)}
 
 
+def _relu(product: InKernel) -> InKernel:
+    """Return the larger of a product and 0, or NaN for NaN, of which QuACK's own relu makes 0."""
+    return Float32(arith.maximumf(product.ir_value(), Float32(0.0).ir_value()))
+
+
 def _add(product: InKernel, c: InKernel) -> InKernel:
     return product + c
 
@@ -71,7 +78,7 @@ def _geglu(product: InKernel, gate: InKernel) -> InKernel:
 
 
 _WORK = {
-    "relu": _after(relu),
+    "relu": _after(_relu),
     "gelu": _after(gelu_erf),
     "gelu_tanh": _after(gelu_tanh_approx),
     "add": _with(_add),

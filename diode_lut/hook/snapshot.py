@@ -310,12 +310,13 @@ def _decided(decision: Decision, seconds: float = 0.0) -> None:
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:
-    """Record that a config of the decision cannot run, with one warning for each config of a row of the user's."""
-    if recorder.skipped(decision, config, reason):
+    """Record that a config of the decision cannot run, with one warning for each config of the user's own.
+
+    Nobody can edit the others, so the receipt alone says it of them.
+    """
+    if recorder.skipped(decision, config, reason) and decision.tier in (USER, CHOOSER):
         found = f"{config} cannot run {decision.problem} here: {reason}"
-        instead = "Inductor decides" if decision.only_first else "the next config is taken, if there is one"
-        level = logging.WARNING if decision.tier in (USER, CHOOSER) else logging.DEBUG  # rows that the user can edit
-        log.log(level, "%s: %s; %s", decision.where, printable(found), instead)
+        log.warning("%s: %s; the next config is taken, if there is one", decision.where, printable(found))
 
 
 Made = TypeVar("Made")

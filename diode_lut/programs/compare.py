@@ -1,26 +1,35 @@
-"""Compare a program with and without tables: run both in turn, trace them, and tell differences from noise."""
+"""Compare a program with and without tables: run both in turn, trace them, and tell differences from noise.
+
+A run takes long to start and to compile, and needs little time on the GPU. So the first two runs are alone and begin
+with empty caches. Later runs find the compiled Triton kernels of the first run of their kind, and nothing else: the
+choices of Inductor, by its own benchmarks, too, are made in each run anew. As many as the cores and the memory of the
+GPU allow start at once. When all have compiled their first graph, they go on alone, one after the other.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import orjson
 
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, counted, printable
+from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware
-from diode_lut.probe import TRACED, VARIABLE
+from diode_lut.probe import CLOSED, READY, VARIABLE
 from diode_lut.problem import GENERATED, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.programs.costs import Cost, costs_in, largest
-from diode_lut.programs.run import Streams, cold, named_gemms, nothing_asked, run_with_receipt, without_leaks
+from diode_lut.programs.run import Start, Streams, cold, named_gemms, nothing_asked, run_with_receipts, without_leaks
 from diode_lut.programs.times import (
     GEMMS_ERR,
     LEAST_GEMM_RUNS,
@@ -57,20 +66,15 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 WITHOUT, WITH = "without", "with"  # the two kinds of runs
 
-WORDS = {
-    "wall": "wall time",
-    "compile": "compile time",
-    "step": "step time",
-    "graph": "a call of a compiled graph",
-    "gemms": "the GEMMs in a call of a graph",
-}
-"""The names of times. Times of graphs and GEMMs come from traced runs."""
+WORDS = {"graph": "a call of a compiled graph", "gemms": "the GEMMs in a call of a graph", "step": "step time"}
+"""The names of times. Those of graphs and GEMMs come from traces."""
 
 
 class Comparison(NamedTuple):
     """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
-    ``on_gpu`` is whether traced times are times of GPU kernels. ``gemms`` and ``generated``, the kernels that Inductor
+    ``compile_s`` has the seconds that the first run of each kind took to compile, if both are known. ``on_gpu`` is
+    whether traced times are times of GPU kernels. ``gemms`` and ``generated``, the kernels that Inductor
     generated in both kinds of runs, begin with the largest gain. ``spent`` is the number of seconds after which the
     budget ended it with some verdicts open, or 0 if none is open. ``costs`` are those of the runs "with" that no
     kernel's choice removes, the largest first.
@@ -85,6 +89,7 @@ class Comparison(NamedTuple):
     spent: float = 0.0
     costs: Sequence[Cost] = ()
     generated: Sequence[GemmChange] = ()
+    compile_s: Mapping[str, float] = MappingProxyType({})
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -108,6 +113,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             }
             for name, change in comparison.changes.items()
         },
+        "first_compile_s": dict(comparison.compile_s),
         "on_gpu": comparison.on_gpu,
         "gemms": [{"gemm": change.name, **_figures(change)} for change in comparison.gemms],
         "generated": [{"kernel": change.name, **_figures(change)} for change in comparison.generated],
@@ -126,12 +132,21 @@ def _figures(change: GemmChange) -> dict[str, Any]:
     }
 
 
+def compile_text(comparison: Comparison) -> str:
+    """Return a sentence on the time that compiling took, empty if it is not known."""
+    if not comparison.compile_s:
+        return ""
+    without, tuned = (spread_text([comparison.compile_s[kind]]) for kind in KINDS)
+    return f"compile time with empty caches: {without} without tables, {tuned} with (one run of each: no verdict)"
+
+
 def summary(comparison: Comparison) -> list[str]:
     """The verdicts, for a terminal."""
     lines = []
     for name, change in comparison.changes.items():
         times = f"{spread_text(change.without)} without tables, {spread_text(change.tuned)} with"
         lines.append(f"{WORDS[name]}: {change.verdict} ({change.interval}); {times}")
+    lines += filter(None, [compile_text(comparison)])
     for what, changes in (("GEMMs", comparison.gemms), ("generated kernels", comparison.generated)):
         if not changes:
             continue
@@ -251,6 +266,8 @@ KINDS = (WITHOUT, WITH)
 _OWN = "user: left out: "  # the beginning of a receipt's reason against a table of the user's own
 _LEAST_PAIRS = 2  # fewer pairs have no spread
 _FIRST_LOOK = 5  # The pairs of runs before the first verdict. Each further look has twice as many
+_MOST_AT_ONCE = 4  # maximum number of runs that compile at once
+_CORES = 4  # the number of cores for each of them
 
 _INTERRUPTED = 130
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16  # maximum output of a failed program to show
@@ -259,8 +276,8 @@ _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16  # maximum output of a failed program to 
 class ComparisonPlan(NamedTuple):
     """The program, its environment, and the seconds until a run is interrupted.
 
-    Runs go on until everything is told, but no pair begins that would end after ``budget_s``. With ``pairs`` there are
-    so many pairs instead.
+    Runs go on until everything is told, but none begins that would end after ``budget_s``. With ``pairs`` there are so
+    many pairs instead. At most ``at_once`` runs compile at once.
     """
 
     command: Sequence[str]
@@ -268,18 +285,7 @@ class ComparisonPlan(NamedTuple):
     pairs: int | None
     budget_s: float
     limit_s: float | None
-
-
-class RunTimes(NamedTuple):
-    """Seconds of a run: all of it, the longest compiling of a process, and a step.
-
-    None stands for an unknown time. A step is the median of the process with the longest steps, or of printed times
-    without marks.
-    """
-
-    wall: float | None
-    compile: float | None
-    step: float | None
+    at_once: int = _MOST_AT_ONCE
 
 
 class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
@@ -290,61 +296,122 @@ class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
         self.code = code
 
 
+class _OneRun(NamedTuple):
+    """The times, the receipt and the costs of a run.
+
+    ``compile_s`` is the longest compiling of a process, and ``step_s`` a step: the median of the process with the
+    longest steps, or of printed times without marks. None stands for an unknown time. ``copies`` is the number of such
+    programs that may compile at once: what the memory of its GPUs and the cores allow, and 1 without a GPU, or if
+    several of its processes call graphs.
+    """
+
+    receipt: Receipt
+    compile_s: float | None
+    step_s: float | None
+    times: GraphTimes | None
+    costs: Sequence[Cost]
+    copies: int
+
+    def __str__(self) -> str:
+        times = self.times
+        if times is None:
+            return "no trace of a compiled graph, so no times of graphs and GEMMs"
+        kernels = f", {counted(len(times.generated), 'generated kernel')}" if times.generated else ""
+        step = f", a step {spread_text([self.step_s])}" if self.step_s else ""
+        call = f"{counted(times.calls, 'call')} of compiled graphs traced, {spread_text([times.call_ns / 1e9])} each"
+        return f"{call}, {counted(len(times.gemms), 'GEMM')}{kernels}{step}"
+
+
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     """Run everything, and tell how it goes. ComparisonEnded if it is cut. ProgramError if nothing answered."""
     start = time.monotonic()
-    receipt = _run(plan, WITH, tell).receipt
-    require_answers(receipt, plan.command)
-    tell(expected(time.monotonic() - start, plan))
-    samples: dict[str, list[RunTimes]] = {kind: [] for kind in KINDS}
-    graphs: dict[str, list[GraphTimes]] = {kind: [] for kind in KINDS}
-    costs: list[Sequence[Cost]] = []
-    traced, look, pairs, longest = True, 0 if plan.pairs else 1, 0, 0.0
-    while True:
-        begin = time.monotonic()
-        for kind in KINDS if pairs % 2 else reversed(KINDS):  # so a drift of the machine affects both alike
-            sample = _run(plan, kind, tell).sample
-            samples[kind].append(sample)
-            told = (f"{name} {spread_text([time])}" for name, time in sample._asdict().items() if time is not None)
-            tell(f"{pairs + 1}{f' of {plan.pairs}' if plan.pairs else ''} {kind} tables: {', '.join(told)}")
-        traced = traced and _trace_pair(plan, graphs, costs, pairs, tell)
-        pairs += 1
-        longest = max(longest, time.monotonic() - begin)
-        ends = pairs == plan.pairs if plan.pairs else time.monotonic() - start + longest > plan.budget_s
-        is_look = not plan.pairs and pairs == _FIRST_LOOK * 2 ** (look - 1)
-        if pairs >= _LEAST_PAIRS and (ends or is_look):
-            changes = _changes(samples, graphs, look)
-            gemms, generated = judged(graphs[WITHOUT], graphs[WITH], error_of(look, GEMMS_ERR))
-            is_told = is_all_told([*changes.values()], [*gemms, *generated])
-            if ends or is_told:
-                break
-            look += 1
-            tell(f"after {counted(pairs, 'pair')} some times are open: it goes on")
-    settings = {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")}
+    runs: dict[str, list[_OneRun]] = {kind: [] for kind in KINDS}
+    look, at_once, longest = 0 if plan.pairs else 1, 1, 0.0
+    with tempfile.TemporaryDirectory(prefix="diode-lut-kernels-", ignore_cleanup_errors=True) as kernels:
+        while True:
+            begin, count = time.monotonic(), sum(map(len, runs.values()))
+            pairs, goal = count // 2, plan.pairs or _FIRST_LOOK * 2 ** (look - 1)
+            ends = pairs == plan.pairs if plan.pairs else begin - start + longest > plan.budget_s
+            if pairs >= _LEAST_PAIRS and (ends or pairs == goal):
+                found, is_told = _judged(plan, {kind: each[:pairs] for kind, each in runs.items()}, look)
+                if ends or is_told:
+                    return found if is_told else found._replace(spent=begin - start)
+                look += 1
+                tell(f"after {counted(pairs, 'pair')} some times are open: it goes on")
+                continue
+            size = 1 if count < 2 else min(at_once, 2 * (_LEAST_PAIRS if ends else goal) - count)
+            # The kinds alternate as in ABBA, so a drift of the machine affects both alike.
+            kinds = [WITHOUT if (number + 1) // 2 % 2 else WITH for number in range(count, count + size)]
+            made = _run(plan, kinds, Path(kernels), tell)
+            if not made:
+                at_once = 1
+                continue
+            longest = max(longest, time.monotonic() - begin)
+            if count == 0:
+                require_answers(made[0].receipt, plan.command)
+                at_once = min(plan.at_once, made[0].copies) if plan.limit_s is None else 1
+                tell(expected(longest, plan, at_once))
+            for number, (kind, run) in enumerate(zip(kinds, made, strict=True), count + 1):
+                runs[kind].append(run)
+                tell(f"run {number}, {kind} tables: {run}")
+            if count == 1 and not any(run.times or run.step_s for run in (*runs[WITH], *made)):
+                return _judged(plan, runs, look)[0]
+
+
+def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: int) -> tuple[Comparison, bool]:
+    """Return the comparison of as many runs of each kind, and whether more runs would say little more.
+
+    On a GPU that depends on the times of kernels. A step has the CPU's time as well, which may never settle.
+    """
+    graphs = {kind: [run.times for run in runs[kind] if run.times] for kind in KINDS}
+    if not all(run.times for each in runs.values() for run in each):
+        graphs = {kind: [] for kind in KINDS}
+    times: dict[str, list[list[Any]]] = {
+        "graph": [[each.call_ns / 1e9 for each in graphs[kind]] for kind in KINDS],
+        "gemms": [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS],
+        "step": [[run.step_s for run in runs[kind]] for kind in KINDS],
+    }
+    pairs = {name: [(a, b) for a, b in zip(*each, strict=True) if a and b] for name, each in times.items()}
+    known = {name: each for name, each in pairs.items() if len(each) >= _LEAST_PAIRS}
+    error = error_of(look, TIMES_ERR) / max(len(known), 1)
+    changes = {name: change_of(*map(list, zip(*each, strict=True)), error=error) for name, each in known.items()}
+    gemms, generated = judged(graphs[WITHOUT], graphs[WITH], error_of(look, GEMMS_ERR))
     on_gpu = any(each.on_gpu for each in graphs[WITH])
-    spent = 0.0 if is_told else time.monotonic() - start
-    return Comparison(plan.command, settings, receipt, changes, on_gpu, gemms, spent, largest(costs), generated)
+    decisive = [change for name, change in changes.items() if not (on_gpu and name == "step")]
+    compile_s = {kind: runs[kind][0].compile_s or 0.0 for kind in KINDS}
+    found = Comparison(
+        plan.command,
+        {name: value for name, value in sorted(plan.environment.items()) if name.startswith("DIODE_LUT_")},
+        runs[WITH][0].receipt,
+        changes,
+        on_gpu,
+        gemms,
+        costs=largest([run.costs for run in runs[WITH]]),
+        generated=generated,
+        compile_s=compile_s if all(compile_s.values()) else {},
+    )
+    return found, is_all_told(decisive, [*gemms, *generated])
 
 
-def expected(run_s: float, plan: ComparisonPlan) -> str:
-    """Say how long a comparison will take, from the time of one run. Each pair is traced once more."""
-    pair_s = 4 * run_s
+def expected(run_s: float, plan: ComparisonPlan, at_once: int) -> str:
+    """Say how long a comparison will take, from the time of the first run."""
+
+    def seconds(pairs: int) -> float:
+        return run_s * (2 + math.ceil((2 * pairs - 2) / at_once))
+
+    run = f"a run takes {spread_text([run_s])}{f', and {at_once} compile at once' if at_once > 1 else ''}"
     if plan.pairs:
-        return (
-            f"a run takes {spread_text([run_s])}: {counted(plan.pairs, 'pair')} take about {_long(plan.pairs * pair_s)}"
-        )
-    first, budget = _FIRST_LOOK * pair_s, plan.budget_s
-    if first > budget:
-        fit, least = int((budget - run_s) / pair_s), _LEAST_PAIRS
-        if fit < least:
-            take = f"{least} pairs, the least, take {_long(least * pair_s)}, more than --budget"
-        else:
-            take = f"{_long(budget)} (--budget) are enough for {fit} pairs"
-        take += f", and {_FIRST_LOOK} take {_long(first)}"
-    else:
+        return f"{run}: {counted(plan.pairs, 'pair')} take about {_long(seconds(plan.pairs))}"
+    first, budget = seconds(_FIRST_LOOK), plan.budget_s
+    if first <= budget:
         times = " to ".join(dict.fromkeys((_long(first), _long(budget))))
-        take = f"it will take {times} (--budget), until it can tell"
-    return f"a run takes {spread_text([run_s])}: {take}"
+        return f"{run}: it will take {times} (--budget), until it can tell"
+    fit = max((pairs for pairs in range(_FIRST_LOOK) if seconds(pairs) <= budget), default=0)
+    if fit < _LEAST_PAIRS:
+        take = f"{_LEAST_PAIRS} pairs, the least, take {_long(seconds(_LEAST_PAIRS))}, more than --budget"
+    else:
+        take = f"{_long(budget)} (--budget) are enough for {fit} pairs"
+    return f"{run}: {take}, and {_FIRST_LOOK} take {_long(first)}"
 
 
 def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
@@ -375,44 +442,71 @@ def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
     raise ProgramError(f"nothing to compare: {text}")
 
 
-class _OneRun(NamedTuple):
-    """The times and the receipt of a run, and the times and costs in its traces."""
+def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callable[[str], None]) -> list[_OneRun]:
+    """Run the program once for each of these kinds, together, and find or keep Triton's kernels in ``kernels``.
 
-    sample: RunTimes
-    receipt: Receipt
-    times: GraphTimes | None
-    costs: Sequence[Cost] = ()
+    ComparisonEnded if it was interrupted or failed. If several run together and one fails, there are no runs instead.
+    """
+    with ExitStack() as stack:
+        directories, outputs, starts = [], [], []
+        for kind in kinds:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True))
+            directories.append(Path(name))
+            outputs.append(stack.enter_context(tempfile.TemporaryFile()))
+            write_atomically(Path(name, CLOSED), b"%d" % os.getpid())
+            environment = stack.enter_context(cold({**plan.environment, **_VARIABLES[kind], VARIABLE: name}))
+            environment["TRITON_CACHE_DIR"] = str(kernels / kind)
+            starts.append(Start(environment, Streams(outputs[-1], outputs[-1])))
 
+        def give_turn(running: Sequence[bool]) -> None:
+            """Have the next program go on, once all that run wait for that."""
+            closed = [
+                each for each, runs in zip(directories, running, strict=True) if runs and (each / CLOSED).exists()
+            ]
+            if len(closed) == sum(running) and all((each / READY).exists() for each in closed):
+                for each in closed[:1]:
+                    (each / CLOSED).unlink()
 
-def _run(plan: ComparisonPlan, kind: str, tell: Callable[[str], None], *, traced: bool = False) -> _OneRun:
-    """Run the program once. ComparisonEnded if it was interrupted, or failed without tracing."""
-    with (
-        tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True) as name,
-        tempfile.TemporaryFile() as output,
-    ):
-        probe = f"{TRACED if traced else ''}{name}"
-        with cold({**plan.environment, **_VARIABLES[kind], VARIABLE: probe}) as environment:
-            run = run_with_receipt(plan.command, environment, None, Streams(output, output), plan.limit_s)
+        found = run_with_receipts(plan.command, starts, plan.limit_s, give_turn)
+        for kind, run, output in zip(kinds, found, outputs, strict=True):
             if run.ended.interrupted:
                 tell("interrupted: nothing is compared")
                 raise ComparisonEnded(run.ended.code or _INTERRUPTED)
-            if run.ended.code and not traced:
+            if run.ended.code and len(kinds) > 1:
+                tell(
+                    f"one of {len(kinds)} runs at once failed, with exit code {run.ended.code}: now one after the other"
+                )
+                return []
+            if run.ended.code:
                 for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
                     tell(f"| {line}")
                 tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
                 raise ComparisonEnded(run.ended.code)
-            said: list[dict[str, Any]] = []
-            for path in sorted(Path(name).glob("*[0-9].json")):  # which the processes wrote at their ends
-                with suppress(OSError, orjson.JSONDecodeError):
-                    said.append(orjson.loads(path.read_bytes()))
-            traces = read_traces(Path(name, each["trace"]) for each in said if each.get("trace")) if traced else []
-        compiled = [each["compile_s"] for each in said if each.get("compile_s")]
-        steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
-        printed = [] if steps else printed_steps(_tail(output, 1 << 24))
-        wall = None if plan.limit_s is not None else run.ended.seconds
-        step = max(steps, default=median(printed) if printed else None)
-        sample = RunTimes(wall, max(compiled, default=None), step)
-        return _OneRun(sample, run.receipt, graph_times(traces), costs_in(traces, said))
+        return [
+            _read(run.receipt, directory, output)
+            for run, directory, output in zip(found, directories, outputs, strict=True)
+        ]
+
+
+def _read(receipt: Receipt, directory: Path, output: IO[bytes]) -> _OneRun:
+    """Read the reports that the processes of a run wrote at their ends, and the times that it printed."""
+    said: list[dict[str, Any]] = []
+    for path in sorted(directory.glob("*[0-9].json")):
+        with suppress(OSError, orjson.JSONDecodeError):
+            said.append(orjson.loads(path.read_bytes()))
+    traces = read_traces(directory / each["trace"] for each in said if each.get("trace"))
+    compiled = [each["compile_s"] for each in said if each.get("compile_s")]
+    steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
+    printed = [] if steps else printed_steps(_tail(output, 1 << 24))
+    copies = [each["copies"] for each in said if each.get("copies")]
+    return _OneRun(
+        receipt,
+        max(compiled, default=None),
+        max(steps, default=median(printed) if printed else None),
+        graph_times(traces),
+        costs_in(traces, said),
+        max(1, min(*copies, len(os.sched_getaffinity(0)) // _CORES)) if copies and len(traces) == 1 else 1,
+    )
 
 
 def _tail(output: IO[bytes], size: int = _TAIL_BYTES) -> str:
@@ -440,41 +534,3 @@ def printed_steps(output: str) -> list[float]:
             steps.append(unit * float(found["time"] or found["named"]) if unit else 1 / float(found["rate"]))
     steps = [time for time in steps if time > 0]
     return steps[len(steps) // 2 :]
-
-
-def _changes(
-    samples: Mapping[str, Sequence[RunTimes]], graphs: Mapping[str, Sequence[GraphTimes]], look: int
-) -> dict[str, Speedup]:
-    """Return the known changes by name, if enough pairs of runs have the time."""
-    times = {name: [[getattr(each, name) for each in samples[kind]] for kind in KINDS] for name in RunTimes._fields}
-    times["graph"] = [[each.call_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
-    times["gemms"] = [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS]
-    pairs = {name: [pair for pair in zip(*each, strict=True) if all(pair)] for name, each in times.items()}
-    known = {name: each for name, each in pairs.items() if len(each) >= _LEAST_PAIRS}
-    error = error_of(look, TIMES_ERR) / max(len(known), 1)
-    return {name: change_of(*map(list, zip(*each, strict=True)), error=error) for name, each in known.items()}
-
-
-def _trace_pair(
-    plan: ComparisonPlan,
-    graphs: dict[str, list[GraphTimes]],
-    costs: list[Sequence[Cost]],
-    pairs: int,
-    tell: Callable[[str], None],
-) -> bool:
-    """Trace a pair of runs, and return whether both left a trace. If not, there are no times of graphs at all."""
-    for kind in KINDS if pairs % 2 else reversed(KINDS):
-        run = _run(plan, kind, tell, traced=True)
-        times = run.times
-        if kind == WITH:
-            costs.append(run.costs)
-        if times is None:
-            tell(f"no times of graphs and GEMMs: the run {kind} tables left no trace of a compiled graph")
-            for each in graphs.values():
-                each.clear()
-            return False
-        graphs[kind].append(times)
-        calls, gemms = counted(times.calls, "call"), counted(len(times.gemms), "GEMM")
-        kernels = f", {counted(len(times.generated), 'generated kernel')}" if times.generated else ""
-        tell(f"{pairs + 1} {kind} tables, traced: {calls} of compiled graphs, {gemms}{kernels}")
-    return True

@@ -10,20 +10,21 @@ from string import Template
 
 from diode_lut.errors import as_command, counted, printable
 from diode_lut.probe import CPP_GEMM
-from diode_lut.programs.compare import WORDS, Comparison, losers, spread_text
+from diode_lut.programs.compare import WORDS, Comparison, compile_text, losers, spread_text
 from diode_lut.programs.times import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, GemmTime, Speedup, ratio_text
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
 _LISTED = 10  # number of listed GEMMs with a gain, and of listed GEMMs with a loss
 
-_METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Every run began
-with empty caches of Inductor and Triton; without tables means DIODE_LUT_POLICY=off, and everything else was the same. A
-ratio is the time without over the time with tables, 2x for half the time: the geometric mean over the pairs, with a
-confidence interval. All intervals of times together miss in $times of comparisons, however often they were looked at.
-If one includes 1x and more than 3 % to a side, the time is open: more runs may tell. Compile time is what Dynamo
-reports for the process that compiled longest. Times of graphs and GEMMs are medians within as many further runs, under
-torch's profiler, without the first call of each graph. A GEMM or a generated kernel counts as faster or slower if its
+_METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Without tables
+means DIODE_LUT_POLICY=off, and everything else was the same. Every run made Inductor's choices anew. Runs after the
+first of each kind found Triton's compiled kernels; several may have compiled at once, but while one called its graphs,
+the others waited. A ratio is the time without over the time with tables, 2x for half the time: the geometric mean over
+the pairs, with a confidence interval. All intervals of times together miss in $times of comparisons, however often they
+were looked at. If one includes 1x and more than 3 % to a side, the time is open: more runs may tell. Times of graphs
+and GEMMs are medians of the first calls in a run, under torch's profiler, without the first call of each graph. A GEMM
+or a generated kernel counts as faster or slower if its
 kernel may be another one, it has at least $least runs of each kind, and a rank-sum test says so after Holm's correction
 for all of both: in $gemms of comparisons without a difference, one or more do. The interval of one alone has 95 %. A
 kernel with a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of a call of
@@ -42,6 +43,7 @@ def as_page(comparison: Comparison) -> str:
             _tile(f"{WORDS[name]}{traced if name in ('graph', 'gemms') else ''}", change)
             for name, change in comparison.changes.items()
         ),
+        compiling=_text(compile_text(comparison)),
         gemms="\n".join(filter(None, (_gemms(comparison), _generated(comparison), _remedies(comparison)))),
         costs=_costs(comparison),
         method=Template(_METHOD).substitute(

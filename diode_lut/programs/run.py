@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import move, rmtree
@@ -39,6 +39,7 @@ STARTUP = str(Path(__file__).resolve().parents[1] / "startup")  # has ``sitecust
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes if a program cannot be started, as in shells
 _GRACE_S = 5.0  # how long the other processes of a program may take to end after a signal, in seconds
 _LEFT_S = 1.0  # how long a program's other processes may take to end after it, in seconds, until they count as left
+_LOOK_S = 0.1  # The longest time between two looks at programs, in seconds. The end of the first is seen at once
 _END_S = 60.0  # how long a program may take to end when its time is over, in seconds
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -89,27 +90,73 @@ def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
         yield {**kept, "TORCHINDUCTOR_CACHE_DIR": directory}
 
 
+class Start(NamedTuple):
+    """The environment of a program to start, and where its output goes."""
+
+    environment: Mapping[str, str]
+    streams: Streams = INHERITED
+
+
 def run_program(
     command: Sequence[str], environment: Mapping[str, str], streams: Streams = INHERITED, limit_s: float | None = None
 ) -> Ended:
-    """Run a program to its end. ProgramError if it cannot be started.
+    """Run a program to its end, as ``run_at_once`` does."""
+    return run_at_once(command, [Start(environment, streams)], limit_s)[0]
 
-    Our first signal is passed on, and the program takes its time to end. The second kills it. After ``limit_s`` seconds
-    it gets SIGINT, as by Ctrl-C, and is killed if it does not end then. In this case the exit code is 0.
+
+def run_at_once(
+    command: Sequence[str],
+    starts: Sequence[Start],
+    limit_s: float | None = None,
+    meanwhile: Callable[[Sequence[bool]], None] | None = None,
+) -> list[Ended]:
+    """Run a program in several environments at once to their ends. ProgramError if it cannot be started.
+
+    ``meanwhile`` is called often, with whether each runs. Our first signal is passed on, and the programs take their
+    time to end. The second kills them. After ``limit_s`` seconds they get SIGINT, as by Ctrl-C, and are killed if they
+    do not end then. In this case the exit code is 0.
     """
-    program = _Running(environment, shares_terminal=os.isatty(0))
-    start = time.monotonic()
-    with program.forwarding():
-        process = program.start(command, streams)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(limit_s)
-        seconds = time.monotonic() - start
-        is_over_time = process.poll() is None
-        if is_over_time or program.received:
-            program.end()
-        left = program.await_others(_LEFT_S)
-    code = 0 if is_over_time and not program.received else process.wait()
-    return Ended(128 - code if code < 0 else code, seconds, bool(program.received), left)
+    programs = [_Running(start.environment, shares_terminal=os.isatty(0)) for start in starts]
+    begin = time.monotonic()
+    with _forwarding(programs):
+        processes = [program.start(command, start.streams) for program, start in zip(programs, starts, strict=True)]
+        seconds = dict.fromkeys(range(len(processes)), 0.0)
+        running = [True] * len(processes)
+        while any(running) and (limit_s is None or time.monotonic() < begin + limit_s):
+            if meanwhile is not None:
+                meanwhile(running)
+            with suppress(subprocess.TimeoutExpired):
+                processes[running.index(True)].wait(_LOOK_S)
+            for number, process in enumerate(processes):
+                if running[number]:
+                    seconds[number], running[number] = time.monotonic() - begin, process.poll() is None
+        left = []
+        for program, is_over_time in zip(programs, running, strict=True):
+            if is_over_time or program.received:
+                program.end()
+            left.append(program.await_others(_LEFT_S))
+    ended = []
+    for number, (program, process) in enumerate(zip(programs, processes, strict=True)):
+        code = 0 if running[number] and not program.received else process.wait()
+        ended.append(Ended(128 - code if code < 0 else code, seconds[number], bool(program.received), left[number]))
+    return ended
+
+
+@contextmanager
+def _forwarding(programs: Sequence[_Running]) -> Iterator[None]:
+    """Pass signals on to all programs instead of ending with them. Ignored signals stay ignored."""
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        for program in programs:
+            program.receive(number)
+
+    handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, receive)) for number in handled]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 class _Running:
@@ -123,22 +170,11 @@ class _Running:
         self._passed_on = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    @contextmanager
-    def forwarding(self) -> Iterator[None]:
-        """Pass signals on instead of ending with them. Ignored signals stay ignored."""
-
-        def receive(number: int, _frame: FrameType | None) -> None:
-            self.received.append(number)
-            if self._process is not None:
-                self._pass_on(number)
-
-        handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-        before = [(number, signal.signal(number, receive)) for number in handled]
-        try:
-            yield
-        finally:
-            for number, handler in before:
-                signal.signal(number, handler)
+    def receive(self, number: int) -> None:
+        """Keep a signal, and pass it on if the program has been started."""
+        self.received.append(number)
+        if self._process is not None:
+            self._pass_on(number)
 
     def start(self, command: Sequence[str], streams: Streams) -> subprocess.Popen[bytes]:
         """Start the program, and pass on earlier signals."""
@@ -245,35 +281,52 @@ class ProgramRun(NamedTuple):
 
 
 def run_with_receipt(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    destination: Path | None,
-    streams: Streams = INHERITED,
-    limit_s: float | None = None,
+    command: Sequence[str], environment: Mapping[str, str], destination: Path | None, limit_s: float | None = None
 ) -> ProgramRun:
     """Run the program, armed, and write the merged receipt of its processes, if there is any, to ``destination``.
 
-    ``limit_s`` is as in ``run_program``. OSError, before the program is started, without a directory for temporary
+    ``limit_s`` is as in ``run_at_once``. OSError, before the program is started, without a directory for temporary
     files. Processes that go on after the program put their receipts beside ``destination``.
+    """
+    (run,) = run_with_receipts(command, [Start(environment)], limit_s, after_run=str(destination or ""))
+    if destination is not None and run.receipt.processes:
+        write_atomically(destination, receipt_bytes(run.receipt))
+    return run
+
+
+def run_with_receipts(
+    command: Sequence[str],
+    starts: Sequence[Start],
+    limit_s: float | None = None,
+    meanwhile: Callable[[Sequence[bool]], None] | None = None,
+    *,
+    after_run: str = "",
+) -> list[ProgramRun]:
+    """Run the program, armed, in several environments at once, as ``run_at_once`` does.
+
+    Processes that go on after the program put their receipts beside ``after_run``, if it is not empty.
     """
     parent = Path(tempfile.mkdtemp(prefix="diode-lut-"))
     try:
-        directory = parent / "processes"
-        directory.mkdir()
+        for number in range(len(starts)):
+            Path(parent, f"{number}").mkdir()
         # One file for each process: what two that are started one after the other asked is in both.
-        variables = {"DIODE_LUT_RECEIPT": str(directory / "%p.json"), AFTER_RUN: str(destination or "")}
-        ended = run_program(command, armed(environment, **variables), streams, limit_s)
-        move(directory, parent / "done")  # from now on no process writes there
-        receipts = []
-        for path in sorted(parent.glob("done/*.json")):
-            with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
-                receipts.append(read_receipt(path))
-        receipt = merge_receipts(receipts)
+        ours = []
+        for number, start in enumerate(starts):
+            variables = {"DIODE_LUT_RECEIPT": str(parent / f"{number}" / "%p.json"), AFTER_RUN: after_run}
+            ours.append(start._replace(environment=armed(start.environment, **variables)))
+        runs = []
+        for number, ended in enumerate(run_at_once(command, ours, limit_s, meanwhile)):
+            done = parent / f"{number}.done"
+            move(parent / f"{number}", done)  # from now on no process writes there
+            receipts = []
+            for path in sorted(done.glob("*.json")):
+                with suppress(ReceiptError, OSError):  # a program may have put a file of its own there
+                    receipts.append(read_receipt(path))
+            runs.append(ProgramRun(ended, merge_receipts(receipts)))
     finally:
         rmtree(parent, ignore_errors=True)
-    if destination is not None and receipt.processes:
-        write_atomically(destination, receipt_bytes(receipt))
-    return ProgramRun(ended, receipt)
+    return runs
 
 
 _NAMED = 3  # how many missed problems are named

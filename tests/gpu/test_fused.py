@@ -15,7 +15,7 @@ from tests.gpu.conftest import Rows
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.usefixtures("cold"),
+    pytest.mark.usefixtures("cold", "launched"),
     pytest.mark.skipif(not quack.versions(), reason="needs quack-kernels"),
 ]
 
@@ -32,6 +32,15 @@ def gated(x: Tensor, gate: Tensor, bias: Tensor, down: Tensor) -> Tensor:
     return functional.linear(hidden, down).relu()
 
 
+APART = quack.apart
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If PyTorch's kernels had to take the place of one, that is an error."""
+    monkeypatch.delattr(quack, "apart")
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=["as they are", "swapped"])
 @pytest.mark.parametrize(("program", "works"), [(mlp, ["gelu", "add"]), (gated, ["geglu", "relu"])])
 def test_kernel_computes_it(
@@ -42,6 +51,8 @@ def test_kernel_computes_it(
     m, n, k = 1000, 1032, 264
     shapes = ((2, m // 2, k), (n, k), (n,), (k, n))
     inputs = [(torch.randn(shape, device="cuda") / shape[-1] ** 0.25).bfloat16() for shape in shapes]
+    for parameter in inputs[1:]:
+        parameter.requires_grad_()
     exact = program(*(each.double() for each in inputs))
     eager = float((program(*inputs).double() - exact).norm() / exact.norm())
     with torch.no_grad():
@@ -54,6 +65,7 @@ def test_kernel_computes_it(
     assert all(callable(quack.kernel(quack.name_of(work, parsed, bias=work in ("gelu", "geglu")))) for work in works)
 
 
+@pytest.mark.filterwarnings("default:Attempting to run cuBLAS")  # autograd's thread may have no context yet
 def test_graphs_and_training(rows: Rows) -> None:
     """CUDA graphs replay the kernels, and a matmul whose result the backward pass needs is left alone."""
     rows({"op": "fused_mm", "configs": CONFIGS[:1]})
@@ -82,3 +94,18 @@ def test_graphs_and_training(rows: Rows) -> None:
             torch.compiler.cudagraph_mark_step_begin()
             found = compiled(*inputs)
         assert float((found.double() - exact).norm() / exact.norm()) < 1.2 * eager[0]
+
+
+@pytest.mark.parametrize("work", ["relu", "gelu", "gelu_tanh", "add", "swiglu", "geglu"])
+def test_infinity_and_nan(work: str) -> None:
+    """Results are infinite, and no numbers, where PyTorch's are."""
+    x, w, c = (torch.randn(256, 256, device="cuda").bfloat16() for _ in range(3))
+    strange = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e36, -1e36, 100, -100], device="cuda").bfloat16()
+    activated = work in ("relu", "gelu", "gelu_tanh")
+    bias = torch.cat([strange, c[0, 7:]]) if activated else None
+    c[:7] = strange[:, None]
+    x[8:15, 3] = strange
+    operands = (x, w.t(), bias, None if activated else c, work)
+    found, expected = quack.launch(*operands, str(Config.from_json(CONFIGS[0]))), APART(*operands)
+    torch.testing.assert_close(found.isnan(), expected.isnan(), rtol=0, atol=0)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05, equal_nan=True)

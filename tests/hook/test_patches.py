@@ -87,7 +87,7 @@ def test_all_that_is_replaced_is_listed(after_inductor: Forks) -> None:
 
 def test_all_that_is_replaced_for_traces_is_listed(after_inductor: Forks, tmp_path: Path) -> None:
     """In a program that ``compare`` traces, the patches for that are in place as well."""
-    done = after_inductor.run("-c", FOUND + WHILE_TRACED, _DIODE_LUT_PROBE=f"trace:{tmp_path}")
+    done = after_inductor.run("-c", FOUND + WHILE_TRACED, _DIODE_LUT_PROBE=str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 

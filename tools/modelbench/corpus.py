@@ -109,7 +109,8 @@ def _detector() -> Workload:
     from modelbench.joined_tasks import image, network
 
     model, inputs = network("fpn"), torch.randn(image("fpn", 2))
-    return Workload(model.to(memory_format=torch.channels_last), (inputs.to(memory_format=torch.channels_last),))
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Workload(model, (inputs.to(memory_format=torch.channels_last),))
 
 
 class _Function(nn.Module):
