@@ -14,7 +14,6 @@ import torch
 from torch._inductor import config as inductor_config
 from torch._inductor.virtualized import V
 
-import diode_lut
 from diode_lut.hook import choices as build_choice
 from diode_lut.hook import choices as tma
 from tests.fake_cuda import H200, Input, compile_triton, lower
@@ -86,16 +85,6 @@ def test_batch_over_65535(dynamic: tuple[int, ...], rows: Rows, monkeypatch: pyt
     assert lower(torch.bmm, *small).triton_templates
     growing = (each._replace(dynamic=(0,)) for each in small)
     assert lower(torch.bmm, *growing).triton_templates == []
-
-
-def test_shipped_row_gives_way_in_silence(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A config of a shipped row that cannot run is in the receipt, and no warning tells of it: no user can mend it."""
-    monkeypatch.setattr(build_choice, "splits_large_batches", lambda: False)
-    inputs = (Input((512, *sizes), torch.float32, dynamic=[0]) for sizes in ((128, 32), (32, 128)))
-    with diode_lut.config.patch(tiers=("same_arch",)), diode_lut.profile_predictions() as counts:
-        assert lower(torch.bmm, *inputs).triton_templates == []
-    assert counts.skipped_configs > 0
-    assert "cannot run" not in caplog.text
 
 
 LARGE: dict[str, tuple[Callable[..., Any], list[Input]]] = {
