@@ -424,7 +424,7 @@ def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
 
 def _long(seconds: float) -> str:
     """A time for people who wait."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return f"{seconds:.0f} s" if seconds < 200 else f"{seconds / 60:.0f} minutes"
 
 
 def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
