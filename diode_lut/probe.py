@@ -18,9 +18,9 @@ from typing import Any
 from diode_lut.files import write_atomically
 
 VARIABLE = "_DIODE_LUT_PROBE"  # the environment variable with the directory
-CLOSED, READY = "closed", "ready"
+CLOSED, READY, DONE = "closed", "ready", "done"
 """Files in it: the first has the number of the process that compares, and while it is there, no graph is called. The
-program makes the second before it calls its first graph."""
+program makes the second before it calls its first graph, and the third when it has nothing left but to exit."""
 
 RECORDING = "_DIODE_LUT_KERNELS"  # variable with the directory of generated kernels, if a program's are recorded
 
@@ -50,6 +50,7 @@ def await_turn() -> None:
     with suppress(OSError, ValueError):  # it is this program's turn, or nobody gives turns any more
         comparing = int((target / CLOSED).read_bytes())
         (target / READY).touch()
+        add("done", (target / DONE).touch)  # before what takes long at the end
         while (target / CLOSED).exists():
             os.kill(comparing, 0)
             time.sleep(0.005)
@@ -89,6 +90,19 @@ def replaced_libraries(path: str | None = None, maps: str = "") -> list[str]:
         for name in loaded
         if os.path.realpath(Path(name).parent) in directories and not _PACKAGES.intersection(Path(name).parts)
     ]
+
+
+def copies_on_host() -> int:
+    """Return how many programs like this process the host's memory, and this container's, have room for. OSError."""
+    import resource  # there is none on Windows
+
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = 1024 * int(lines["MemAvailable"].split()[0])
+    with suppress(OSError, ValueError):  # there is no limit
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)
+    return (free + peak) // peak
 
 
 _PACKAGES = frozenset(("site-packages", "dist-packages"))

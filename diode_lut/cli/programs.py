@@ -173,10 +173,10 @@ def tune_command(
 @click.option(
     "--at-once",
     type=click.IntRange(1, 16),
-    default=4,
+    default=8,
     metavar="N",
-    help="Have so many runs compile at once, if they fit into the GPU's memory and there are 4 cores for each. 1 if "
-    "several copies of the program disturb each other.",
+    help="Have so many runs compile at once, if they fit into memory and there are 2 cores for each. 1 if several "
+    "copies of the program disturb each other.",
     show_default=True,
 )
 @click.option(

@@ -183,7 +183,7 @@ class _Tracer:
         self._cycle: int | None = None  # the graph of the latter: steps of a program begin with it
         self._thread = 0
         self._profile: torch.profiler.profile | None = None
-        self._file: str | None = None
+        self._is_ended = False
 
     def calling(self, graph: Any) -> torch.profiler.record_function:
         """Return the context of a call of the graph."""
@@ -192,14 +192,14 @@ class _Tracer:
         try:
             if not self._thread:
                 self._thread = threading.get_ident()
-                probe.await_turn()
-                self._began = time.monotonic()
                 self._profile = torch.profiler.profile(record_shapes=True)
                 self._profile.start()
+                probe.await_turn()
                 probe.add("trace", self.finish)
+                self._began = time.monotonic()
             self._calls += not first
             if not first and self._is_over(number, time.monotonic()) and threading.get_ident() == self._thread:
-                self.finish()
+                self._stop()
                 probe.forget_steps()  # the profiler made them longer
         except Exception as error:
             let_pass(error)
@@ -215,19 +215,25 @@ class _Tracer:
         is_whole = number == self._cycle
         most = 1 if is_whole else 2
         is_long = self._calls > most * _MAX_CALLS or (self._calls > 1 and now > self._began + most * _MAX_SECONDS)
-        return self._profile is not None and (is_long or (is_enough and is_whole))
+        return self._profile is not None and not self._is_ended and (is_long or (is_enough and is_whole))
+
+    def _stop(self) -> None:
+        self._is_ended = True
+        if self._profile is not None and torch.autograd.profiler._is_profiler_enabled:
+            self._profile.stop()
+        else:
+            self._profile = None  # a profiler of the program has ended ours, and to export it would crash
 
     def finish(self) -> str | None:
         """Stop and write the trace. Return the name of its file, or None if nothing was traced."""
+        if not self._is_ended:
+            self._stop()
         directory = probe.directory()
-        if self._profile is not None and directory is not None:
-            profile, self._profile = self._profile, None
-            if not torch.autograd.profiler._is_profiler_enabled:
-                return None  # a profiler of the program has ended ours, and to export it would crash
-            profile.stop()
-            self._file = f"{os.getpid()}.trace.json"
-            profile.export_chrome_trace(str(directory / self._file))
-        return self._file
+        if self._profile is None or directory is None:
+            return None
+        file = f"{os.getpid()}.trace.json"
+        self._profile.export_chrome_trace(str(directory / file))
+        return file
 
 
 _TRACE = _Tracer()  # the trace of this process

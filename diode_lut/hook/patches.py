@@ -266,15 +266,16 @@ def install_probe(_config: ModuleType) -> None:
         dynamo = modules.get("torch._dynamo.utils")
         return {str(why): count for why, count in dynamo.counters["graph_break"].items()} if dynamo else {}
 
-    def copies() -> int | None:  # how many programs like this one the memory of its GPUs has room for
+    def copies() -> int | None:  # how many programs like this one the memory of its GPUs and of the host has room for
         try:
             cuda = modules["torch"].cuda
             devices = range(cuda.device_count() if cuda.is_initialized() else 0)
             most = {device: held for device in devices if (held := cuda.max_memory_reserved(device))}
-            return min(
+            on_gpus = min(
                 int((cuda.mem_get_info(device)[0] + cuda.memory_reserved(device)) / (held + probe.CONTEXT_BYTES))
                 for device, held in most.items()
             )
+            return min(on_gpus, probe.copies_on_host())
         except Exception as error:  # ValueError without a GPU
             let_pass(error)
             return None

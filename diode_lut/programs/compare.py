@@ -26,7 +26,7 @@ import orjson
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, counted, printable
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware
-from diode_lut.probe import CLOSED, READY, VARIABLE
+from diode_lut.probe import CLOSED, DONE, READY, VARIABLE
 from diode_lut.problem import GENERATED, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.programs.costs import Cost, costs_in, largest
 from diode_lut.programs.run import Start, Streams, cold, named_gemms, nothing_asked, run_with_receipts, without_leaks
@@ -266,8 +266,8 @@ KINDS = (WITHOUT, WITH)
 _OWN = "user: left out: "  # the beginning of a receipt's reason against a table of the user's own
 _LEAST_PAIRS = 2  # fewer pairs have no spread
 _FIRST_LOOK = 5  # The pairs of runs before the first verdict. Each further look has twice as many
-_MOST_AT_ONCE = 4  # maximum number of runs that compile at once
-_CORES = 4  # the number of cores for each of them
+_MOST_AT_ONCE = 8  # maximum number of runs that compile at once
+_CORES = 2  # the number of cores for each of them
 
 _INTERRUPTED = 130
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16  # maximum output of a failed program to show
@@ -424,7 +424,7 @@ def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
 
 def _long(seconds: float) -> str:
     """A time for people who wait."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return f"{seconds:.0f} s" if seconds < 200 else f"{seconds / 60:.0f} minutes"
 
 
 def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
@@ -459,13 +459,12 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
             starts.append(Start(environment, Streams(outputs[-1], outputs[-1])))
 
         def give_turn(running: Sequence[bool]) -> None:
-            """Have the next program go on, once all that run wait for that."""
-            closed = [
-                each for each, runs in zip(directories, running, strict=True) if runs and (each / CLOSED).exists()
+            """Have the next program go on, once all others wait for that or are done."""
+            others = [
+                each for each, runs in zip(directories, running, strict=True) if runs and not (each / DONE).exists()
             ]
-            if len(closed) == sum(running) and all((each / READY).exists() for each in closed):
-                for each in closed[:1]:
-                    (each / CLOSED).unlink()
+            if others and all((each / CLOSED).exists() and (each / READY).exists() for each in others):
+                (others[0] / CLOSED).unlink()
 
         found = run_with_receipts(plan.command, starts, plan.limit_s, give_turn)
         for kind, run, output in zip(kinds, found, outputs, strict=True):

@@ -23,11 +23,12 @@ def step():
 """
 
 ENOUGH = """
-while _TRACE._file is None and calls < 1000:
+while not _TRACE._is_ended and calls < 1000:
     step()
     calls += 1
 print(25 < calls <= 502, len(probe._marks))
-step()
+with torch.profiler.profile():
+    step()
 step()
 print(len(probe._marks))
 """
@@ -36,13 +37,13 @@ WHOLE_STEPS = """
 import collections, json
 
 others = [Graph(), Graph()]
-while _TRACE._file is None and calls < 1000:
+while not _TRACE._is_ended and calls < 1000:
     step()
     for other in others:
         with _TRACE.calling(other):
             torch.ones(3).sin()
     calls += 1
-events = json.loads((probe.directory() / _TRACE._file).read_text())["traceEvents"]
+events = json.loads((probe.directory() / _TRACE.finish()).read_text())["traceEvents"]
 counts = collections.Counter(event["name"] for event in events if event["name"].startswith(probe.CALL))
 print(len(counts), len(set(counts.values())))
 """
