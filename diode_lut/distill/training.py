@@ -1,8 +1,7 @@
-"""The network in torch, and its training: an ensemble as a teacher, then students, and the confidence in these."""
+"""The network in torch, and its training: an ensemble as a teacher, then a student, and its confidence."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -73,27 +72,6 @@ class Network(nn.Module):
             self.first_bias = nn.Parameter(whole.bias.detach().clone())
             self.second, self.last = nn.Linear(first, second), nn.Linear(second, 1)
 
-    @classmethod
-    @torch.no_grad()
-    def mean_of(cls, networks: Sequence[Network]) -> Network:
-        """Return one network with the mean scores of others: it has the neurons of all."""
-        whole = copy.deepcopy(networks[0])
-        of_problem, of_config, of_joint = (
-            [network.parts[place].detach() for network in networks] for place in range(len(whole.parts))
-        )
-        fixed = [part[:, :-LEARNED] for part in of_config]
-        learned = _apart([part[:, -LEARNED:] for part in of_config])  # each has learned features of its own
-        parts = torch.cat(of_problem), torch.cat((torch.cat(fixed), learned), dim=1), torch.cat(of_joint)
-        whole.learned = nn.Parameter(torch.cat([network.learned for network in networks], dim=1))
-        whole.parts = nn.ParameterList(parts)
-        whole.first_bias = nn.Parameter(torch.cat([network.first_bias for network in networks]))
-        whole.second.weight = nn.Parameter(_apart([network.second.weight for network in networks]))
-        whole.second.bias = nn.Parameter(torch.cat([network.second.bias for network in networks]))
-        last = torch.cat([network.last.weight for network in networks], dim=1) / len(networks)
-        whole.last.weight = nn.Parameter(last)
-        whole.last.bias = nn.Parameter(torch.stack([network.last.bias for network in networks]).mean(0))
-        return whole
-
     def forward(self, examples: Examples) -> Tensor:
         """Return scores (problems x candidates) of scaled examples."""
         _, second = self.layers(examples)
@@ -114,9 +92,8 @@ class Network(nn.Module):
     def weights(self, doubt: Tensor, doubt_bias: Tensor) -> Weights:
         """Return the weights for inference, with the scaling of features. ``doubt`` are weights of both layers."""
         (problem, config, joint), (of_problem, of_config, of_joint) = self.scale
-        learned = self.learned.shape[1]
-        means = problem, pad(config, (0, learned)), joint  # learned features are not scaled
-        deviations = of_problem, pad(of_config, (0, learned), value=1.0), of_joint
+        means = problem, pad(config, (0, LEARNED)), joint  # learned features are not scaled
+        deviations = of_problem, pad(of_config, (0, LEARNED), value=1.0), of_joint
         scaled = [part / deviation for part, deviation in zip(self.parts, deviations, strict=True)]
         shift = sum(part @ mean for part, mean in zip(scaled, means, strict=True))
         own = scaled[0][:, :-1]  # on its own device, foreign is 0
@@ -129,11 +106,6 @@ class Network(nn.Module):
             *(doubt[None], doubt_bias[None]),
         )
         return Weights(*(each.detach().numpy().copy() for each in arrays))
-
-
-def _apart(matrices: Sequence[Tensor]) -> Tensor:
-    """Return the matrix with these on its diagonal, and zeros elsewhere."""
-    return torch.block_diag(*matrices)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def masked(values: Tensor, applies: Tensor, otherwise: float) -> Tensor:
@@ -388,17 +360,13 @@ def train_teacher(
     return Teacher(tuple(training.network for training in trainings), unseen), history
 
 
-STUDENTS = 2
-"""Number of networks whose mean is the model."""
-
 _DRAWN_PER_MEASURED = 1  # number of drawn problems for each measured problem
 
 
 class Trained(NamedTuple):
     """A student and its teacher, the scaled measured problems of their training, and their histories.
 
-    The student is the mean of STUDENTS networks. The teacher tells the losses that were not measured. Histories are
-    those of the first network of each.
+    The teacher tells the losses that were not measured. Its history is the history of its first member.
     """
 
     student: Network
@@ -414,7 +382,7 @@ def train_student(
     plan: TrainingPlan,
     report: Callable[[str], None] = lambda _: None,
 ) -> Trained:
-    """Train a teacher and the student on the same problems. ``report`` gets a line of text for each stage.
+    """Train a teacher and a student on the same problems. ``report`` gets a line of text for each stage.
 
     As many networks are trained at a time as torch has threads. Everything else runs in a single thread.
     """
@@ -431,13 +399,9 @@ def train_student(
         lessons = [measured]
         if drawn:  # empty if all sizes that may be drawn were measured
             lessons.append(teacher.teach(scale.apply(examples_of(drawn, space))))
-        report(f"training the student: {STUDENTS} networks")
-        trainings = []
-        for number in range(STUDENTS):
-            own = plan._replace(seed=STUDENTS * plan.seed + number)
-            trainings.append(Training(Network(scale, space, own.seed), lessons, own, None if number else test))
-        learning, *_ = train(trainings, at_once)
-        student = Network.mean_of([training.network for training in trainings])
+        report("training the student")
+        student = Network(scale, space, plan.seed)
+        (learning,) = train([Training(student, lessons, plan, test)], at_once)
         return Trained(student, teacher, measured, {"teacher": teaching, "student": learning})
 
 
