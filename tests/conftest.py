@@ -1,13 +1,16 @@
 """What several test files need."""
 
+import hashlib
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from diode_lut import config, files
 from diode_lut.decide import catalog
 from diode_lut.errors import TableError
 from diode_lut.table import read_table, write_table
-from tests.forks import INDUCTOR, Forks, first_compile, forks_after
+from tests.forks import INDUCTOR, ROOT, Forks, first_compile, forks_after
 from tests.startup import sitecustomize
 
 PYTHON_IN_FORK = Path(__file__).parent / "programs" / "python_in_fork.py"
@@ -78,13 +81,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
-# Inductor's compiler is one that remembers, for this run of pytest and all processes that it starts. Precompiled
-# headers cost each process that compiles C++ more than they save it.
+# Inductor's precompiled headers cost each process that compiles C++ more than they save it
 os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
-if "CXX" not in os.environ and shutil.which("g++") and shutil.which("bash"):
-    os.environ["CXX"] = str(Path(__file__).parent / "compiler" / "g++")
-    KEPT_LIBRARIES = tempfile.TemporaryDirectory(prefix="diode-lut-compiled-")
-    os.environ["KEPT_LIBRARIES"] = KEPT_LIBRARIES.name
+# Its compiler is one that remembers, here and in all processes that are started: libraries beside what pytest keeps
+# from run to run, by PyTorch, the compiler and what it makes of this CPU, and headers in this run
+if "CXX" not in os.environ and find_spec("torch") and shutil.which("g++") and shutil.which("bash"):
+    COMMAND = ["g++", "-###", "-march=native", "-E", "-x", "c++", os.devnull]
+    COMPILER = subprocess.run(COMMAND, capture_output=True, text=True).stderr + version("torch")
+    KEPT = ROOT / ".pytest_cache" / "d" / "libraries" / hashlib.sha256(COMPILER.encode()).hexdigest()[:16]
+    HEADERS = tempfile.TemporaryDirectory(prefix="diode-lut-headers-")
+    os.environ["CXX"] = str(ROOT / "tests" / "compiler" / "g++")
+    os.environ["KEPT_LIBRARIES"], os.environ["KEPT_HEADERS"] = str(KEPT), HEADERS.name
 
 # What a shell starts in the background ignores Ctrl-C, and so would the commands that tests interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -34,6 +34,7 @@ def test_layers_are_compiled_once_and_for_each_size(tmp_path: Path) -> None:
     assert all(0.99 < line["tokens"] / line["ms"] * 1000 / line["tokens_per_s"] < 1.01 for line in timed)
 
 
+@pytest.mark.slow
 def test_no_time_is_no_compile(tmp_path: Path) -> None:
     """Without time left nothing is compiled, and the lines say so."""
     measure_layers(out := tmp_path / "decode.jsonl", 0, device="cpu", tiny=True)

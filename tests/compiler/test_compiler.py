@@ -18,7 +18,7 @@ def compiled(directory: Path, name: str, text: str, *options: str) -> subprocess
     source = directory / f"{name}.cpp"
     source.write_text(text)
     command = [COMPILER, str(source), "-shared", "-fPIC", *options, "-o", str(directory / f"{name}.so")]
-    environment = {**os.environ, "KEPT_LIBRARIES": str(directory / "kept")}
+    environment = {**os.environ, "KEPT_LIBRARIES": str(directory / "kept"), "KEPT_HEADERS": str(directory / "headers")}
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
@@ -51,3 +51,19 @@ def test_what_does_not_compile_fails_each_time(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "error: " in done.stderr
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_the_header_of_kernels_is_read_until_the_third(tmp_path: Path) -> None:
+    """From then on, kernels with the same options have what was precompiled, and those with others read it."""
+    (tmp_path / "kept").mkdir()
+    header = tmp_path / "torch" / "csrc" / "inductor" / "cpp_prefix.h"
+    header.parent.mkdir(parents=True)
+    text = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" int answer() { return TENS + N; }'
+    found = []
+    for number, option in enumerate(["-DN=1"] * 4 + ["-DN=2"], start=1):
+        header.write_text(f"#ifndef TENS\n#define TENS {10 * number}\n#endif\n")
+        name = f"kernel{number}"
+        done = compiled(tmp_path, name, f"{text} // {number}", option, f"-I{tmp_path}", "-lm")
+        assert (done.returncode, done.stderr) == (0, "")
+        found.append(answer(tmp_path / f"{name}.so"))
+    assert found == [11, 21, 31, 31, 52]

@@ -18,6 +18,8 @@ from diode_lut.templates.config import ATEN
 from tests.commands import call
 from tests.contribute import recorded
 
+pytestmark = pytest.mark.slow
+
 TABLE = Path("contribution", "tables", "nvidia-h200.json")
 MODEL = TABLE.with_name("nvidia-h200.mlp.safetensors")
 

@@ -7,6 +7,8 @@ import pytest
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

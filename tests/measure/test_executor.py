@@ -24,6 +24,7 @@ def test_fault_names_the_config(collection: Collection) -> None:
     assert collection.timings().keys() == {problem(110)}
 
 
+@pytest.mark.slow
 def test_hang_ends_the_process_and_names_the_config(collection: Collection, after_inductor: Forks) -> None:
     """A kernel that never returns is named, the exit code is 1, and what was measured before is on disk."""
     done = after_inductor.run("-m", *collection.module([problem(110), problem(HANGS)], "--device", "cpu"))
@@ -60,6 +61,7 @@ def test_no_time_left_is_no_error(collection: Collection, after_inductor: Forks)
     assert "2 problems left: run the same command again" in done.stderr
 
 
+@pytest.mark.slow
 def test_full_disk_costs_the_current_record_only(collection: Collection) -> None:
     """Where the file can grow no more, that is said with exit code 2, and what was written can be read."""
     problems = [problem(m) for m in range(100, 0, -1)]
