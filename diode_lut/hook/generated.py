@@ -66,31 +66,24 @@ def fixed_arguments(
     now, name = context.now, context.device
     plain = is_plain((features.numel, features.reduction_numel, *tiling.values()))
     problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {}, int if plain else hint)
-    why = _why_left(kernel_class, features, tiling, arguments, context)
-    over = None
+    why, over = _why_left(kernel_class, features, tiling, arguments, context), None
     if not (why or plain):
         over, why = _range_of_x(features, tiling, graph.sizevars.shape_env)
+    if not why:
+        decision = now.decide_kernel(problem, name, over)
+        why = NOT_FOR_ALL if over is not None and not decision.configs else ""
     if why:
         now.record_generated_left(problem, name, why)
-        return {}
-    decision = now.decide_kernel(problem, name, over)
-    if over is not None and not decision.configs:
-        now.record_generated_left(problem, name, NOT_FOR_ALL)
         return {}
     for config in decision.configs:
         values = _fixed(config, decision, features, name)
         if values is not None:
-            break
-    else:
-        now.record_generated(decision, None)
-        return {}
-    now.record_generated(decision, config)
-    if config == DEFAULT:
-        return {}
-    more: dict[str, Any] = {"fixed_config": _AtLeastTwo({**values})}
-    if config.template in KEEPS_R:
-        more["override_persistent_reduction"] = KEEPS_R[config.template]
-    return more
+            now.record_generated(decision, config)
+            form = KEEPS_R.get(config.template)
+            persistent = {} if form is None else {"override_persistent_reduction": form}
+            return {"fixed_config": _AtLeastTwo({**values}), **persistent} if values else {}
+    now.record_generated(decision, None)
+    return {}
 
 
 def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None:

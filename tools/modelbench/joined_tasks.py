@@ -258,7 +258,7 @@ class _Detector(nn.Module):
         self.backbone, self.head = backbone, head
 
     def forward(self, x: Tensor) -> Any:
-        return self.head(list(self.backbone(x).values()))
+        return tuple(self.head(list(self.backbone(x).values())).values())
 
 
 def image(name: str, batch: int) -> tuple[int, int, int, int]:
