@@ -19,7 +19,7 @@ TIERS = USER, DEVICE, SAME_ARCH, CHOOSER, MODEL = ("user", "device", "same_arch"
 """Who can answer: the user's own tables, those shipped for this device, those for the same architecture, the user's own
 functions (unless they are registered to be asked first), a model."""
 
-CONFIDENCE, GAIN = 0.95, 0.15  # the defaults of ``confidence_threshold`` and ``gain_threshold``
+CONFIDENCE, GAIN = 0.9, 0.05  # the defaults of ``confidence_threshold`` and ``gain_threshold``
 
 
 class Allowed(NamedTuple):

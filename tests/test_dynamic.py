@@ -37,7 +37,7 @@ def test_sizes_for_which_a_row_names_the_library() -> None:
 
 def test_a_model_that_abstains_does_not_overrule_the_model_that_answers() -> None:
     """A config that the answering model finds slower than aten is so, even if an unsure model expects a gain."""
-    unsure, sure = model(0.1, confidence=0.5), model(-0.2)
+    unsure, sure = model(0.04, confidence=0.5), model(-0.2)
     tiers = [Tier("model", (ModelSource(unsure, H200), ModelSource(sure, H200)))]
     decision, times = Sources(H200, tiers).times(MM, padding=False)
     assert decision.configs[0] == ATEN

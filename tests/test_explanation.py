@@ -88,11 +88,11 @@ def test_rows_are_named_by_their_lines(table_file: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize(
     ("confidence", "text"),
-    [(0.96, "would answer, with confidence 0.960"), (0.94, "confidence 0.940 is below 0.95, and it is expected to be")],
+    [(0.96, "would answer, with confidence 0.960"), (0.89, "confidence 0.890 is below 0.9, and it is expected to be")],
 )
 def test_the_model_is_asked_where_a_table_answers(confidence: float, text: str) -> None:
     """The model's ranking is shown, above the threshold and below; the decision is the table's."""
-    models = (ModelSource(model(0.1, confidence), H200),)
+    models = (ModelSource(model(0.04, confidence), H200),)
     tiers = (user(Table(H200, [row((1024, 1024))])), Tier("model", models))
     _, said, *ranking = lines(*tiers)
     assert text in said

@@ -26,12 +26,11 @@ from diode_lut.templates.config import ATEN, Config, baseline
 if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
 
-EXPECTED_GAIN = 0.05
+EXPECTED_GAIN = 0.02
 """Least gain over aten that a model must expect of another config, because less may be no gain.
 
-With 5 % the answers of shipped models gain as much as without, and fewer are slower than aten by over 3 %: 2 instead of
-3 of held-out GEMMs of real models, 1 instead of 2 of random GEMMs, 1 instead of 5 of 1,470 in float8 and int8, and none
-instead of 2 of the H200's model on an H100. On real models, a seventh of the kernels need not be compiled.
+On 3,200 held-out GEMMs of the H100 and the H200, answers from 0 %, 2 % and 5 % on are within 5 % of the best for 91.1,
+90.9 and 90.0 %, take 1,779, 1,722 and 1,625 kernels, and 37, 31 and 20 are slower than aten by over 3 %.
 """
 
 

@@ -114,7 +114,7 @@ def test_command(tmp_path: Path) -> None:
     table = read_table(out)
     assert [entry.configs[0] for entry in table.entries] == [ATEN]
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    assert table.provenance["pruned_with"] == f"sha256:{digest}, with confidence 0.95 or a gain of 0.15"
+    assert table.provenance["pruned_with"] == f"sha256:{digest}, with confidence 0.9 or a gain of 0.05"
 
 
 def test_command_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,11 +130,11 @@ def test_confidence_is_about_what_it_says(
 
 
 def test_what_is_answered_gains_over_all(of_models: Validation, at_random: Validation) -> None:
-    """With the default thresholds the gain over all problems is above 1.095, and at most two answers are slow."""
-    assert gain_over_all(of_models) > 1.095
-    assert gain_over_all(at_random) > 1.10
+    """With the default thresholds the gain over all problems is above 1.10, and at most two answers are slow."""
+    assert gain_over_all(of_models) > 1.10
+    assert gain_over_all(at_random) > 1.12
     assert len(of_models.answered().slow) <= 2
-    assert len(at_random.answered().slow) <= 1
+    assert len(at_random.answered().slow) <= 2
 
 
 def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
@@ -144,7 +144,9 @@ def test_classes_of_epilogues_are_known(with_epilogues: Validation) -> None:
     assert with_epilogues.gain - 1 > 0.75 * (with_epilogues.best_gain - 1)
     assert good(with_epilogues.sure(0.95)) > 0.9
     assert good(with_epilogues.answered()) > 0.88
-    assert len(with_epilogues.answered().slow) <= 3
+    slow = with_epilogues.answered().slow
+    assert len(slow) <= 6
+    assert sum(choice.timed for choice in slow) <= 2
 
 
 def test_padding_is_known(with_padding: Validation) -> None:
@@ -153,7 +155,7 @@ def test_padding_is_known(with_padding: Validation) -> None:
     assert with_padding.gain - 1 > 0.77 * (with_padding.best_gain - 1)
     assert gain_over_all(with_padding) > 1.53
     slow = with_padding.answered().slow
-    assert len(slow) <= 5
+    assert len(slow) <= 6
     assert not any(choice.timed for choice in slow)
 
 

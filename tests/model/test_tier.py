@@ -48,11 +48,11 @@ def test_a_sure_model_answers() -> None:
 
 def test_an_unsure_model_abstains() -> None:
     """Below both thresholds the model abstains, and the step says its confidence and the expected gain."""
-    decision = decide(selector(0.94), MM, Threshold(gain=0.7)).decision
+    decision = decide(selector(0.89), MM, Threshold(gain=0.7)).decision
     assert (decision.tier, decision.configs, decision.confidence) == ("abstain", (), None)
     expected = "expected to be 1.649 times as fast as aten, not 1.7"
-    assert decision.steps[0] == f"model: model for NVIDIA H200: confidence 0.940 is below 0.95, and it is {expected}"
-    assert decide(selector(0.94), MM, Threshold(0.9, math.inf)).decision.tier == "model"
+    assert decision.steps[0] == f"model: model for NVIDIA H200: confidence 0.890 is below 0.9, and it is {expected}"
+    assert decide(selector(0.89), MM, Threshold(0.8, math.inf)).decision.tier == "model"
 
 
 def test_a_gain_makes_up_for_doubt() -> None:
@@ -64,13 +64,13 @@ def test_a_gain_makes_up_for_doubt() -> None:
 
 
 def test_a_gain_that_may_be_none_is_left_to_aten() -> None:
-    """Aten is the answer if less than 5 % is expected, however sure the model is, unless the user wants less."""
-    asked = Sources(H200, [Tier("model", (ModelSource(model(0.04, confidence=0.99), H200),))])
+    """Aten is the answer if less than 2 % is expected, however sure the model is, unless the user wants less."""
+    asked = Sources(H200, [Tier("model", (ModelSource(model(0.015, confidence=0.99), H200),))])
     decision = decide(asked, MM).decision
     assert (decision.tier, decision.configs, decision.expected_time) == ("model", (ATEN,), 1.0)
-    assert decision.steps[0].endswith("confidence 0.990; the expected gain is less than 5%, so aten is taken")
-    assert decision.details()[0].endswith(f"{SMALL} (1.041 times as fast as aten, expected)")
-    assert decide(asked, MM, Threshold(gain=0.03)).decision.configs[0] == SMALL
+    assert decision.steps[0].endswith("confidence 0.990; the expected gain is less than 2%, so aten is taken")
+    assert decision.details()[0].endswith(f"{SMALL} (1.015 times as fast as aten, expected)")
+    assert decide(asked, MM, Threshold(gain=0.01)).decision.configs[0] == SMALL
 
 
 def test_an_unknown_problem_is_a_step() -> None:
