@@ -220,6 +220,12 @@ CASES = [
         1,
         "timings.csv:1:1: not JSON: unexpected character, expected a JSON value (`import",
     ),
+    ("receipt timings.csv", 1, "unexpected character, expected a JSON value (`import timings` makes a dataset of CSV)"),
+    (
+        "import timings none.csv -o x.msgpack --hardware h200",
+        1,
+        "row 2: repetitions: 0 measure nothing (allowed: 1 and",
+    ),
     ("pack timings.csv -o x.msgpack.zst", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of"),
     ("build timings.csv -o x.json", 1, "it begins with b'op;m;n;k;time_us' (`import timings` makes a dataset of CSV)"),
     ("import inductor-table table.json -o x.msgpack --hardware H200", 2, "x.msgpack: a table is JSON, so the name end"),
@@ -256,6 +262,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (here / "page.json").write_text("<html></html>")
     (here / "quotes.json").write_text("{'schema_version': 2}")
     (here / "mark.json").write_text("{}", encoding="utf-8-sig")
+    (here / "none.csv").write_text("op,dtype,m,n,k,layout,config,time_us,repetitions\nmm,bf16,8,8,8,nn,aten,5,0\n")
     (here / "unit.csv").write_text("op,dtype,m,n,k,layout,config,time_us\nmm,bf16,8,8,8,nn,aten,5us\n")
     key = "(('cuda', torch.float16, [8, 8], [8, 1]), ('cuda', torch.float16, [8, 8], [8, 1]))+mm"
     (here / "table.json").write_text(f'{{"{key}": [{{"template_id": "aten::mm"}}]}}')

@@ -99,6 +99,8 @@ def _header(path: Path, facts: Facts) -> Header:
                     raise ProblemError(f"{said} (a dataset is of one device and its software: make one file for each)")
             if "repetitions" in cells:
                 repetitions.add(_integer("repetitions", cells["repetitions"]))
+                if min(repetitions) < 1:
+                    raise ProblemError("repetitions: 0 measure nothing (allowed: 1 and more, or an empty cell)")
             if "date" in cells:
                 try:
                     days.add(date.fromisoformat(cells["date"][:10]).isoformat())

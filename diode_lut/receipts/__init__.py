@@ -14,7 +14,7 @@ import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
 from msgspec.structs import asdict
 
-from diode_lut.errors import ProblemError, ReceiptError
+from diode_lut.errors import ProblemError, ReceiptError, csv_remedy
 from diode_lut.files import has_more_values, read_at_most
 from diode_lut.hardware import Hardware
 from diode_lut.log import warn_once
@@ -421,7 +421,7 @@ def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         text = data.isascii() or "�" not in data.decode(errors="replace")
-        reason = f"not JSON: {error.msg}" if text else "neither JSON nor text (expected a receipt)"
+        reason = f"not JSON: {error.msg}{csv_remedy(data)}" if text else "neither JSON nor text (expected a receipt)"
         raise ReceiptError(f"{path}:{error.lineno}:{error.colno}: {reason}") from None
     return decode_receipt(document, str(path))
 
