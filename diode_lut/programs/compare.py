@@ -66,7 +66,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 WITHOUT, WITH = "without", "with"  # the two kinds of runs
 
-WORDS = {"graph": "a call of a compiled graph", "gemms": "the GEMMs in a call of a graph", "step": "step time"}
+WORDS = {"graph": "a call of a compiled graph", "gemms": "its GEMMs and the work fused into them", "step": "step time"}
 """The names of times. Those of graphs and GEMMs come from traces."""
 
 
