@@ -33,7 +33,7 @@ NEEDING_TORCH = (
     "contribute/test_contribution.py",
     "contribute/test_machine.py",
     "contribute/test_verify_command.py",
-    "measure/test_cluster.py",
+    "measure/test_workers.py",
     "measure/test_collect_command.py",
     "measure/test_collector.py",
     "measure/test_executor.py",

@@ -131,7 +131,6 @@ def adopt_command(
 def _require_packages(device: str | None) -> None:
     """Note missing optional packages. SettingError if torch is missing, or Triton on a GPU. Both say how to install."""
     optional = {
-        "distributed": ("cluster", "a kernel that hangs or crashes ends the run"),
         "vl_convert": ("report", "there is no report page"),
     }
     needed = [name for name in ("torch", "triton") if find_spec(name) is None]

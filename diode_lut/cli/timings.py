@@ -118,12 +118,6 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
     help="The device to measure; all: every GPU of this machine, in parallel. CUDA_VISIBLE_DEVICES says which GPUs "
     "there are.  [default: cuda if there is a GPU, else cpu]",
 )
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Measure on the workers of this Dask scheduler, on any number of machines with the same hardware. Start one "
-    "worker for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS --nthreads 1 --memory-limit 0",
-)
 @click.option("--budget", type=arguments.MINUTES, metavar="MINUTES", help="Begin no problem after this time.")
 @click.option(
     "--table",
@@ -143,7 +137,6 @@ def collect_command(
     method: str | None,
     search_space: str,
     device: str | None,
-    scheduler: str | None,
     budget: float | None,
     table_file: arguments.Typed | None,
     **drawing: Any,
@@ -165,7 +158,7 @@ def collect_command(
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} goes with --random only")
         find_hardware: Callable[[], Hardware] = partial(detect_hardware, "cuda" if device == "all" else device)
-        problems = arguments.problems_of(problem_file, None if scheduler else find_hardware)
+        problems = arguments.problems_of(problem_file, find_hardware)
     kernels = arguments.kernels_of(kernel_directory)
     arguments.require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
@@ -178,7 +171,6 @@ def collect_command(
         device=device,
         method=method,
         search_space=search_space,
-        scheduler=scheduler,
         budget_s=math.inf if budget is None else budget * 60,
         table=None if table_file is None else table_of(table_file.path, table_file.read(read_bytes)),
         kernels=kernels,

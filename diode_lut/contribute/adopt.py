@@ -206,7 +206,7 @@ def adopt(
     tables.joinpath("datasets").mkdir(parents=True, exist_ok=True)
     machine = Machine(device or "")
     _require(machine.faults_before())
-    with open_executor(device, None) as executor:
+    with open_executor(device) as executor:
         setup = executor.find_setup(device, None, "default")
         if setup.device == "cpu":
             machine = Machine("cpu")

@@ -1,4 +1,4 @@
-"""From problems to a dataset: an executor, this process or a Dask cluster, measures, and records are appended here."""
+"""From problems to a dataset: an executor, this process or others, measures, and records are appended here."""
 
 from __future__ import annotations
 
@@ -41,25 +41,18 @@ class Executor(Protocol):
         """Yield the outcome of each task, until ``time.monotonic()`` passes ``deadline``."""
 
 
-def open_executor(device: str | None, scheduler: str | None) -> AbstractContextManager[Executor]:
-    """Return the workers of ``scheduler``, if given, or else workers of our own on this machine.
+def open_executor(device: str | None) -> AbstractContextManager[Executor]:
+    """Return processes that can be replaced, for a GPU or for each GPU if ``device`` is ``all``, or else this process.
 
-    If ``device`` is ``all``, there is a worker for each GPU. Otherwise there is a single worker: another process, which
-    can be replaced, if it measures on a GPU and ``distributed`` is installed, or else this process. CollectError if
-    ``distributed`` is needed and not installed.
+    On a CPU this process measures, unless ``device`` is ``all``.
     """
-    if find_spec("distributed") is None:
-        if device == "all" or scheduler:
-            option = "--scheduler" if scheduler else "--device all"
-            raise CollectError(f"{option} needs Dask, which is not installed: {install_command('cluster')}")
-        return nullcontext(InProcess())
     import torch
 
-    if not scheduler and device != "all" and (device == "cpu" or not torch.cuda.is_available()):
+    if device != "all" and (device == "cpu" or not torch.cuda.is_available()):
         return nullcontext(InProcess())
-    from diode_lut.measure import workers as cluster
+    from diode_lut.measure.workers import local_workers
 
-    return cluster.connect(scheduler) if scheduler else cluster.local_cluster(device)
+    return local_workers(device)
 
 
 class InProcess:
@@ -85,8 +78,8 @@ class InProcess:
 
 def _give_up(crash: Crash) -> None:
     message = (
-        f"{crash}, and took this process with it; everything before is in the dataset: run again with a worker that "
-        f"can be replaced ({install_command('cluster')}, then --device all), or leave this problem out"
+        f"{crash}, and took this process with it; everything before is in the dataset: run again with --device all, "
+        "where a process can be replaced, or leave this problem out"
     )
     if threading.current_thread() is threading.main_thread():
         raise DeviceLostError(message)
@@ -110,7 +103,6 @@ def collect(
     device: str | None = None,
     method: str | None = None,
     search_space: str = "default",
-    scheduler: str | None = None,
     budget_s: float = math.inf,
     table: Table | None = None,
     executor: Executor | None = None,
@@ -120,8 +112,8 @@ def collect(
 
     If ``path`` is a directory, the dataset is the file in it named after the hardware and the software. ``device`` is
     ``cpu``, ``cuda`` or ``all`` (see open_executor), by default CUDA if there is any. ``method`` is a key of METHODS,
-    by default ``sweep`` on CUDA. ``scheduler`` is the address of a Dask scheduler whose workers measure. After
-    ``budget_s`` seconds no problem is begun. Problems that cannot be measured are skipped. With a ``table``, only its
+    by default ``sweep`` on CUDA. After ``budget_s`` seconds no problem is begun.
+    Problems that cannot be measured are skipped. With a ``table``, only its
     answers and the baseline are timed, at the last stage, without problems that it misses. Method ``autotune`` times
     Inductor's other choices as well. ``kernels`` are measured at stage ``final``. ``executor`` is already open, and
     stays open.
@@ -131,7 +123,7 @@ def collect(
     unusable and no worker can be replaced.
     """
     deadline = time.monotonic() + budget_s
-    with nullcontext(executor) if executor else open_executor(device, scheduler) as measuring:
+    with nullcontext(executor) if executor else open_executor(device) as measuring:
         setup = measuring.find_setup(device, method, search_space)
         if table is not None and not table.hardware.same_arch(setup.header.hardware):
             raise CollectError(f"{table.path}: it is for {table.hardware}, this is {setup.header.hardware}")

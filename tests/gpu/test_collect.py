@@ -127,7 +127,6 @@ def test_wrong_results_do_not_pass(problem: Problem) -> None:
 
 def test_a_kernel_that_faults_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that it leaves unusable is replaced, the config recorded, and every problem measured."""
-    pytest.importorskip("distributed")
     monkeypatch.setitem(MEASURERS, "autotune", "tests.gpu.measurers:measure")
     problems = [problem(m) for m in (64, FAULTS, 128)]
     path = tmp_path / "timings.msgpack"
