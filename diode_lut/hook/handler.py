@@ -212,7 +212,9 @@ def filter_choices(choices: Choices) -> Choices:
             return choices
         from diode_lut.hook.lists import answer_grouped, answer_on_cpu
 
-        found = answer_grouped(choices) if choices and isinstance(V.choices, DiodeChoices) else None
+        found = None
+        if choices and isinstance(V.choices, DiodeChoices):
+            found = answer_grouped(choices)
         return found or answer_on_cpu(choices) or choices
     except MissError:
         raise  # as the setting strict has it
