@@ -1,9 +1,9 @@
 """Compare a program with and without tables: run both in turn, trace them, and tell differences from noise.
 
 A run takes long to start and to compile, and needs little time on the GPU. The first two runs are alone and begin with
-empty caches. Later runs find only the compiled Triton kernels of the first run of their kind. Inductor makes its
-choices anew in each run, also by its own benchmarks. As many runs start at once as the cores and the memory of the GPU
-allow. When all have compiled their first graph, they go on alone, one after the other.
+empty caches. Later runs find only the compiled Triton kernels of the first run of their kind, and Inductor chooses and
+benchmarks anew in each. They start at once, as far as cores and memory suffice. After all have compiled their first
+graph, they run alone, one after the other.
 """
 
 from __future__ import annotations
