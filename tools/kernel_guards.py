@@ -69,7 +69,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "carve-out": ("require_templates", Without("carveout"), TIMED + "test_fewer_sms"),
         "int8-blocks": ("_require_blocks_of_bytes", NONE, INT8 + "test_refused"),
         "blocks-as-they-are": ("_triton", Without("should_scale_configs"), HOOK + "test_row_becomes_the_kernel"),
-        "prologue": ("_triton", Without("allowed_prologue_inps"), HOOK + "test_prologue_is_not_fused"),
+        "prologue": ("_choice_of", Without("allowed_prologue_inps"), HOOK + "test_prologue_is_not_fused"),
         "shared-memory": (
             "_require_room",
             Without("memory"),

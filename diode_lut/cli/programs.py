@@ -168,15 +168,15 @@ def tune_command(
     type=MINUTES,
     metavar="MINUTES",
     default=10.0,
-    help="Begin no run that would end after this time, if the verdicts need so many.",
+    help="Start no run that would end after this time. It ends earlier if all verdicts are clear.",
 )
 @click.option(
     "--at-once",
     type=click.IntRange(1, 16),
     default=8,
     metavar="N",
-    help="Have so many runs compile at once, if they fit into memory and there are 2 cores for each. 1 if several "
-    "copies of the program disturb each other.",
+    help="The maximum number of runs that compile at once. There are fewer if memory or cores, 2 for each, do not "
+    "suffice. Give 1 if copies of the program disturb each other.",
     show_default=True,
 )
 @click.option(

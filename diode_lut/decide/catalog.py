@@ -1,4 +1,4 @@
-"""Find tables and models by the heads of their files, and open them for a device. Files opened last are kept."""
+"""Find tables and models by the heads of their files, and open them for a device. Keep those opened last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROWS_NAMED = 10  # number of bad rows of a file in the log
 
 
 class TableFile(NamedTuple):
-    """A usable table or model: its file, its hardware, whether it is shipped, and whether the user has named it."""
+    """A usable table or model: its file and hardware, whether it is shipped, and whether the user has named it."""
 
     path: Path
     hardware: Hardware
@@ -151,7 +151,7 @@ def try_model(name_or_path: str) -> Model | TableError | ModelError:
 
 @lru_cache(maxsize=8)
 def warn_of_useless(user_tables: tuple[str, ...], devices: tuple[Hardware, ...]) -> None:
-    """Warn once of each of the user's tables without use on these devices. Models are of use on any."""
+    """Warn once of each of the user's tables that is for none of these devices. Models are for any."""
     for file in _readable(user_tables, shipped=False):
         if not is_model(file.path) and not any(file.hardware.same_arch(device) for device in devices):
             useless = f"{file.path}: is for {file.hardware}, so it is of no use on {', '.join(map(str, devices))}"
@@ -169,7 +169,7 @@ def own_paths() -> list[str]:
 
 
 def distrusted() -> list[str]:
-    """Return why files are not used. Others could have written them, and the user did not name them."""
+    """Return why files are not used: others could have written them, and the user did not name them."""
     paths = (*_listed(tables_directory(), *_SHIPPED), *_listed(own_tables_directory(), _TABLES))
     return [reason for path in paths if (reason := _against(path))]
 
@@ -198,7 +198,7 @@ def _listed(directory: Path | None, *endings: str) -> list[Path]:
 
 
 def _trusted(paths: Iterable[Path]) -> list[str]:
-    """Return the paths, with a warning instead of each that others could have written."""
+    """Return the paths of files that others could not have written, and warn about the rest."""
     reasons = {path: _against(path) for path in paths}
     for path, reason in reasons.items():
         if reason:
@@ -248,15 +248,14 @@ def tiers_for(
 ) -> tuple[Tier, ...]:
     """Open the tiers for ``hardware``.
 
-    These are the user's tables, the tables shipped for the device, those shipped for another device with the same
+    These are the user's tables, the tables shipped for the device, the tables shipped for another device with the same
     architecture and SM count, and the models. ``choosers`` come before, among and after them. ``first`` is asked before
     the user's own tables or models.
 
-    Of the user's tables, those named come first, whatever their device, if the architecture and the SM count fit. Then
-    come those for the device in the user's directory of tables. Of the models, the user's own come first, whatever
-    hardware they were trained for, then the shipped models for the device, then those for its architecture. An unusable
-    file is left out with a warning, a shipped table for other hardware without. Nothing is opened for tiers outside of
-    ``allowed``.
+    The user's named tables come first, for any device with the same architecture and SM count, then the tables for the
+    device in the user's directory. The user's own models come first, trained for any hardware, then the shipped models
+    for the device, then those for its architecture. An unusable file is left out with a warning, and a shipped table
+    for other hardware without. Nothing is opened for tiers outside of ``allowed``.
     """
     tables: list[str | Table] = [first] if isinstance(first, Table) else []
     models: list[str | Model] = [] if first is None or isinstance(first, Table) else [first]
@@ -292,7 +291,7 @@ def tiers_for(
 
 
 def _names_model(name: str) -> bool:
-    """Return whether a name is a model's, or looks like a model's if there is no such file."""
+    """Return whether a name is a model's. If there is no such file, go by its ending."""
     try:
         return is_model(find_path(name))
     except TableError as error:
@@ -345,14 +344,14 @@ def _tier(
     tables, left_out = [], []
     for file in files:
         try:
-            if isinstance(file, str):
-                path: Path | None = find_path(file)
-                assert path is not None
+            table: Table | None
+            if isinstance(file, Table):
+                path, found, table = file.path, file.hardware, file
+            else:
+                path = find_path(file)
                 found = read_hardware(path)
                 table = open_table(path) if fits(found, hardware) else None
-            else:
-                path, found, table = file.path, file.hardware, file
-            # The second check: the file may have been replaced in between by a table for other hardware.
+            # Check again: the file may have been replaced in between by a table for other hardware.
             if table is not None and fits(table.hardware, hardware):
                 tables.append(TableSource(table))
                 continue
@@ -384,7 +383,7 @@ def sources_for(hardware: Hardware, settings: Settings, choosers: tuple[Chooser,
 def sources_with(
     opened: Table | Model, hardware: Hardware, settings: Settings, choosers: tuple[Chooser, ...]
 ) -> Sources:
-    """Return the same with a table or model, read before, as the first of the user's own."""
+    """Return the sources with an opened table or model as the first of the user's own."""
     return Sources(hardware, tiers_for(hardware, settings.tables, settings.tiers, choosers, opened))
 
 

@@ -31,11 +31,11 @@ _MAX_LIMIT_S = 3600
 
 @dataclass(eq=False)
 class Chooser:
-    """A registered function, its name in messages, and the ``digest`` of its answers in caches, if the user gave one.
+    """A registered function, its name in messages, and the user's ``digest`` of its answers for caches, or None.
 
-    It is asked before all tables, or after all models, or else between tables and models, and once about each problem.
-    After a call of more than ``limit_s`` seconds it is not asked again. ``faulty`` is true after anything went wrong.
-    It is asked about kernels that Inductor generates only if ``generated``.
+    It is asked before all tables, after all models, or else between tables and models. It is asked once about each
+    problem, and not again after a call of more than ``limit_s`` seconds. ``faulty`` is true after any fault. Only if
+    ``generated``, it is asked about generated kernels.
     """
 
     function: ChooserFunction
@@ -100,7 +100,7 @@ class Chooser:
 
 
 class _Call(Thread):
-    """A call in a thread of its own. It can be abandoned. Then it has ``configs``, or a ``fault`` as text."""
+    """A call in a thread of its own, which can be abandoned. After it ends, it has ``configs`` or a ``fault``."""
 
     def __init__(self, function: ChooserFunction, problem: Problem, hardware: Hardware) -> None:
         super().__init__(name="diode_lut chooser", daemon=True)

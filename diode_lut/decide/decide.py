@@ -1,11 +1,11 @@
 """Decide about a problem: as it is, with each class of epilogue, and for each part of a size's range.
 
-``decide`` is the way to every decision. The hook, ``select``, ``explain``, ``report`` and ``evaluate`` call it.
-Sources are asked tier by tier, and the first answer counts.
+``decide`` makes every decision. The hook, ``select``, ``explain``, ``report`` and ``evaluate`` call it. It asks sources
+tier by tier, and uses the first answer.
 
-If sizes may change, the sources are asked at samples of their range, and the config with the least loss is chosen.
-Samples lie where rows begin and end, and at powers of two between. A time is relative to aten's at the same sizes. The
-loss of a config is the logarithm of its time, summed over the samples, each weighted by its part of the range.
+If sizes may change, it asks the sources at samples of their range, and chooses the config with the least loss. Samples
+are the sizes where rows begin and end, and the powers of two between. A time is relative to aten's at the same sizes.
+The loss of a config is the sum of the logarithms of its times, weighted by each sample's part of the range.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from diode_lut.problem import GENERATED, JOINED, MAX_SIZE, Problem
 from diode_lut.settings import CHOOSER, MODEL, USER
 from diode_lut.templates.config import Config, baseline
 
-NOT_AS_TIMED = "a size that may change was a constant when it was timed"  # why a config is left out of a decision
+NOT_AS_TIMED = "a size that may change was a constant when it was timed"  # the reason to leave out a config
 
 UNNAMED_TIME = 1.02
-"""Assumed time of a config that the answering row does not name, over the longest time of the row's configs, at least.
+"""Least assumed time, over the slowest config of the answering row, of a config that the row does not name.
 
 ``build`` chooses among configs within this factor of the best.
 """
 
 
 class Tier(NamedTuple):
-    """Sources of equal rank, in the order of asking, and why others are left out."""
+    """Sources of equal rank, in the order of asking, and the reasons why others are left out."""
 
     name: str
     sources: tuple[Source, ...] = ()
@@ -52,14 +52,14 @@ class Sources:
             steps += (Step(tier.name, None, reason) for reason in tier.left_out)
             steps += (Step(tier.name, source) for source in tier.sources)
         self._before = [tuple(steps[:number]) for number in range(len(steps) + 1)]
-        """The first n steps, by n. They are shared by the decisions that were made after n steps."""
+        """The first n steps, by n. All decisions after n steps share a tuple."""
         self._asked = [(number, step.tier, step.source) for number, step in enumerate(steps) if step.source is not None]
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, over everything that answers depend on besides the problem and the threshold.
+        """SHA-256, in hexadecimal, of the identities of all sources, with their order and tiers.
 
-        These are the identities of the sources, their order and their tiers.
+        Besides it, answers depend on the problem and the threshold alone.
         """
         identities = (f"{tier.name} {source.identity}\n" for tier in self.tiers for source in tier.sources)
         return hashlib.sha256("".join(identities).encode()).hexdigest()
@@ -72,13 +72,17 @@ class Sources:
 
     @classmethod
     def only(cls, source: Source) -> Sources:
-        """Return a single source as the sources of its hardware."""
+        """Return the sources of the source's hardware that are this source alone."""
         return cls(source.hardware, [Tier("", (source,))])
 
     def first_answer(
         self, problem: Problem, threshold: Threshold, *, padding: bool, over: Axis | None = None
     ) -> Decision:
-        """Decide by the first source with configs: at fixed sizes, or for a kernel of 32-bit indices ``over`` any x."""
+        """Decide by the first source with configs.
+
+        With ``over``, decide about a generated kernel for all x in this range. Kernels have 32-bit indices, so x ends
+        where there would be too many elements.
+        """
         abstained: dict[int, Step] = {}
         source, answer = None, None
         for number, tier, asked in self._asked:
@@ -112,11 +116,13 @@ class Sources:
     ) -> tuple[Decision, Mapping[Config, float]]:
         """Decide for a problem of fixed sizes, and return the known times of configs over aten's.
 
-        Configs of the decision have the times of the source that answers. Of several other sources with a time of a
-        config, the first counts. But a row for ranges of sizes has the mean gain of its problems: if a later source
-        expects a smaller gain for this problem, the smaller gain counts. Configs that the decision does not have come
-        from sources that are asked later or are not confident. So they count as no faster than its slowest config, or
-        than aten without an answer. If a row answers, they are slower still.
+        Configs of the decision have the times of the source that answers. Other configs have the time of the first
+        source that knows one. A row for ranges of sizes has the mean gain of its problems. If a later source expects a
+        smaller gain for this problem, the smaller gain counts.
+
+        Configs that are not in the decision come from sources that are asked later or are not confident. So they count
+        as no faster than the slowest config of the decision, or than aten without an answer. If a row answers, they
+        count as slower still.
         """
         decision = self.first_answer(problem, threshold, padding=padding)
         averaged = decision.entry is not None and not decision.entry.is_exact
@@ -137,13 +143,15 @@ class Sources:
         return decision, {config: max(time, least) for config, time in times.items()} | usual | named
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> set[int]:
-        """Return the sizes at which rows for the problem begin or end, in ``fields``, for any sizes of its own."""
+        """Return the sizes at which rows of the problem's kind begin or end in ``fields``."""
         return {size for _, _, source in self._asked for size in source.borders(problem, fields)}
 
 
 UNCLEAR_LOSS = -0.02
-"""A config for a generated kernel is used from this gain over Inductor's first config on. Two measurements differ by as
-much, and without an answer Inductor would benchmark."""
+"""Least gain over Inductor's first config with which a config for a generated kernel is used.
+
+Two measurements differ by as much, and without an answer Inductor would benchmark.
+"""
 
 
 def decide(
@@ -162,7 +170,7 @@ def decide(
 
 
 class Answers:
-    """The decisions about a problem. Each is made when it is first asked for."""
+    """The decisions about a problem. Each is made at the first request."""
 
     def __init__(
         self, sources: Sources, problem: Problem, threshold: Threshold, axes: tuple[Axis, ...], padding: bool
@@ -192,8 +200,8 @@ class Answers:
     def pieces(self, most: int, *, library: bool, epilogue: str | None = None) -> tuple[Piece, ...]:
         """Return at most ``most`` parts of the range of the only axis, each with its config.
 
-        There are none if a single config is as good, or if several axes may change. Configs whose kernels cannot be
-        dispatched are left out. So is the baseline, such as aten, unless ``library``. Generated kernels have none.
+        Return none if a single config is as good, if several axes may change, and for generated kernels. Leave out
+        configs whose kernels cannot be branches, and unless ``library`` the baseline, such as aten.
         """
         if len(self.axes) != 1 or most == 1 or self.problem.op in GENERATED:
             return ()
@@ -214,7 +222,7 @@ class Answers:
         return self._pieces[key]
 
     def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
-        """Return samples in the axes' ranges, in order of sizes, with the times of configs, if any source answers."""
+        """Return samples of the axes' ranges, by size, with the times of configs, or none if no source answers."""
         along = []
         for axis in self.axes:
             inside = sorted(self._sources.borders(problem, axis.fields))
@@ -244,9 +252,8 @@ class Answers:
     def _over(self, problem: Problem) -> Decision:
         """Choose a config for the whole range: the cheapest over all samples.
 
-        The problem's own sizes matter only if no source answers at any size. If most of the measurements are without
-        padding, expectations of a model with padding do not count. For a generated kernel, a source says which config
-        is for the range.
+        The problem's own sizes matter only if no source answers at any size. If most measurements did not compare with
+        padding, a model's expectations of padding do not count. For a generated kernel, sources answer for the range.
         """
         if problem.op in GENERATED:
             (axis,) = self.axes
@@ -279,19 +286,19 @@ class Answers:
 
 
 MAX_SIZE_SAMPLED = 1 << 16  # the largest size of a sample, unless a bound or a row is larger
-MAX_SAMPLES = 256  # number of samples if several sizes may change. Estimates of times take the square of it
+MAX_SAMPLES = 256  # maximum number of samples if several sizes may change. Estimating times takes its square
 MAX_BORDERS = 64  # maximum number of samples along an axis for rows that begin or end there
-PER_OCTAVE = 1.1  # assumed slowdown of a config, over the fastest, per factor of two from sizes with a known time
-SAFE_TIME = 1.01  # largest time over aten's, at any sample, of a chosen config
+PER_OCTAVE = 1.1  # assumed slowdown, over the fastest config, for each factor of two from sizes with a known time
+SAFE_TIME = 1.01  # maximum time of a chosen config, over aten's, at any sample
 WORTH_A_KERNEL = 0.005  # least gain, on average over the range, to compile another kernel
-_NEAR = 2.0  # sizes without an answer do not count within this distance, in log2, of sizes with an answer
-_FASTEST = 8  # number of configs, the fastest at each sample, to consider for all samples
+_NEAR = 2.0  # sizes without an answer do not count if sizes with an answer are this near, in log2
+_FASTEST = 8  # number of fastest configs at each sample that are considered for all samples
 _UNIT = 1e-9  # Unit of losses. Sums of whole numbers are exact, and the same on every machine
-_MAX_CONFIGS = 5  # Maximum number of configs in a decision. The first to run is used
+_MAX_CONFIGS = 5  # maximum number of configs in a decision. The first that can run is used
 
 
 class Axis(NamedTuple):
-    """Fields of a problem with equal sizes, which may change from ``low`` to ``high``. None is no bound."""
+    """Fields of a problem with the same size, which may change from ``low`` to ``high``. None is no bound."""
 
     fields: tuple[str, ...]
     low: int
@@ -307,7 +314,7 @@ class Axis(NamedTuple):
 
 
 class SampledSizes(NamedTuple):
-    """The decision at a combination of sizes, the times of configs over aten's, and the part of the range, in log2."""
+    """The decision at some sizes, the times of configs over aten's, and the sizes' part of the range in log2."""
 
     sizes: tuple[int, ...]
     decision: Decision
@@ -324,7 +331,7 @@ class SampledSizes(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of the range along an axis: its largest size, or None for no end, its decision and its config."""
+    """A part of an axis' range: its largest size, its decision and its config. The last part has None as size."""
 
     high: int | None
     decision: Decision
@@ -332,7 +339,11 @@ class Piece(NamedTuple):
 
 
 def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[SampledSizes]:
-    """Leave out samples without an answer between others, or beyond them if there is no bound."""
+    """Return the samples that count for a decision.
+
+    Without an answer, a sample counts only if it is far from all answers, and not beyond them on an axis without bound.
+    If several sizes may change, all samples count if all axes have bounds, or else those with an answer.
+    """
     answered = [sample for sample in samples if sample.decision.configs or len(sample.times) > 1]
     if len(axes) > 1:
         return samples if answered and all(axis.high is not None for axis in axes) else answered
@@ -345,11 +356,11 @@ def _that_count(samples: list[SampledSizes], axes: Sequence[Axis]) -> list[Sampl
 
 
 def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
-    """Give each sample a time of every config among the fastest at some sample, estimated if unknown.
+    """Give each sample a time of every config that is among the fastest at some sample. Estimate unknown times.
 
-    Only configs of decisions count: if tables answer, no config of a model. A config has no time at unsuitable sizes,
-    such as tiles far larger than the matrix. There it is assumed to be slower, relative to the fastest, than at the
-    nearest sizes with a time.
+    Only configs of decisions count, so no model's if tables answer. A config has no time at unsuitable sizes, as when
+    tiles are far larger than the matrix. There, assume it to be slower, relative to the fastest, than at the nearest
+    sizes with a time.
     """
     named = {config for sample in samples for config in sample.decision.configs}
     fastest = (
@@ -371,7 +382,7 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
 
 
 def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
-    """Return the samples with the times of the configs accepted by ``keeps``."""
+    """Return the samples with the times of only those configs that ``keeps`` accepts."""
     kept = set(filter(keeps, _configs(samples)))
     return [
         sample._replace(times={config: time for config, time in sample.times.items() if config in kept})
@@ -386,7 +397,7 @@ def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:
 def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
     """Choose the safe configs with the least loss over the samples. The baseline is always safe.
 
-    The decision names the source of the widest sample with the first of these configs as its answer.
+    The decision names the source that answers the first of them at the widest sample.
     """
     safe = (config for config in _configs(samples) if all(sample.times[config] <= SAFE_TIME for sample in samples))
     losses = {config: sum(sample.loss(config) for sample in samples) for config in safe}
@@ -402,9 +413,9 @@ def best_over(samples: Sequence[SampledSizes], over: str) -> Decision:
 
 
 def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library: bool) -> tuple[Piece, ...]:
-    """Cut the range into at most ``most`` pieces with the least loss, or none if a single config is as good.
+    """Cut the range into at most ``most`` pieces with the least loss. Return none if a single config is as good.
 
-    Without ``library``, there are none if some piece would have no config.
+    Without ``library``, return none if any piece would have no config.
     """
     ends = _partition(samples, most)
     if len(ends) < 2:
@@ -428,12 +439,12 @@ def pieces_of(samples: Sequence[SampledSizes], axis: Axis, most: int, *, library
 
 
 def _partition(samples: Sequence[SampledSizes], most: int) -> tuple[int, ...]:
-    """Return the ends of the at most ``most`` pieces with the least loss, or nothing if no config is safe somewhere.
+    """Return the ends of at most ``most`` pieces with the least loss, or nothing if some sample has no safe config.
 
-    Each piece but the first must be worth a kernel.
+    Each piece costs the price of a kernel.
     """
     count, price = len(samples), round(WORTH_A_KERNEL * sum(sample.weight for sample in samples) / _UNIT)
-    # The least loss of a safe config from a sample to before another, for all pairs; inf if none is safe
+    # The least loss of a safe config on samples[start:end], by (start, end). It is inf if no config is safe there
     losses = defaultdict[tuple[int, int], float](lambda: inf)
     for config in _configs(samples):
         before = list(accumulate((sample.loss(config) for sample in samples), initial=0))

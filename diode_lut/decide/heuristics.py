@@ -1,8 +1,8 @@
 """NVIDIA's analytic heuristics as a chooser, a stop-gap for GPUs without measurements.
 
 The package ``nvidia-matmul-heuristics`` has NVIDIA's own licence, and needs no GPU. It ranks Triton's configs, but does
-not know whether the library is faster, as it most often is. With the setting ``policy="verify"``, Inductor times the
-first config against the library.
+not tell whether the library is faster. Most often the library is. With the setting ``policy="verify"``, Inductor times
+the first config against it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _GPUS = {
 }
 """NVIDIA's names of GPUs, by a name in ``hardware.py``."""
 
-_ASKED = 32  # Number of configs asked of the library. Configs of a sweep, with similar stages, are taken
+_ASKED = 32  # number of configs to ask for. Each is replaced by a sweep's config with the nearest stages, or dropped
 _lock = Lock()  # held while the library works: its objects are for a single thread at a time
 
 

@@ -1,7 +1,7 @@
-"""Sources answer problems: tables and models here, a user's function in ``choosers.py``.
+"""Sources of answers about problems: tables and models here, a user's function in ``choosers.py``.
 
-A source gives an Answer for a problem, or None if it has no match. A Decision is the used answer, with everything tried
-before. A new kind of source is a subclass of Source, and gets a tier in ``catalog.py``.
+A source returns an Answer about a problem, or None if it has no match. A Decision has the answer that is used, and the
+steps before it. A new kind of source is a subclass of Source, with a tier in ``catalog.py``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from diode_lut.model.ranking import Model, Ranking
 
 EXPECTED_GAIN = 0.02
-"""Least gain over aten that a model must expect of another config, because less may be no gain.
+"""Least gain over aten that a model must expect of another config. A smaller gain may be none.
 
-On 3,200 held-out GEMMs of the H100 and the H200, answers from 0 %, 2 % and 5 % on are within 5 % of the best for 91.1,
-90.9 and 90.0 %, take 1,779, 1,722 and 1,625 kernels, and 37, 31 and 20 are slower than aten by over 3 %.
+On 3,200 held-out GEMMs of the H100 and the H200, with limits of 0 %, 2 % and 5 %, answers are within 5 % of the best
+for 91.1, 90.9 and 90.0 %. They use 1,779, 1,722 and 1,625 kernels, of which 37, 31 and 20 are slower than aten by over
+3 %.
 """
 
 
@@ -38,8 +39,8 @@ class Threshold(NamedTuple):
     """Limits for the use of an answer.
 
     A model's answer must reach the ``confidence``, from 0 to 1, that its first config is within 5 % of the best, or the
-    ``gain`` over aten. If the first config of any answer gains less than ``min_gain``
-    over aten, aten is used instead. Gains are fractions.
+    expected ``gain`` over aten. If the first config of any answer gains less than ``min_gain`` over aten, aten is used
+    instead. Gains are fractions.
     """
 
     confidence: float = CONFIDENCE
@@ -66,9 +67,9 @@ THRESHOLD = Threshold()  # the threshold of the default settings
 class Answer(NamedTuple):
     """The answer of a source: its configs, best first.
 
-    A source without configs abstains, and gives the ``reason``. ``entry`` is the row. ``ranking`` is a model's,
-    also if it abstains. ``gain`` is the gain of the first config over aten, as a fraction, measured or expected, and
-    None if unknown.
+    Without configs, the source abstains for the ``reason``. ``entry`` is the row. ``ranking`` is a model's, also if it
+    abstains. ``gain`` is the gain of the first config over aten as a fraction, measured or expected. It is None if
+    unknown.
     """
 
     configs: tuple[Config, ...]
@@ -86,10 +87,10 @@ class Answer(NamedTuple):
 
 
 class Source(ABC):
-    """Something with answers for ``hardware``.
+    """A source of answers for ``hardware``.
 
-    ``path`` is its file, or None in memory, and ``rows`` the number of its rows. If ``only_first``, it answers for its
-    first config alone, and no other config may run instead.
+    ``path`` is its file, or None if it has none, and ``rows`` the number of its rows. If ``only_first``, its first
+    config alone may run, and no other config instead.
     """
 
     rows: int = 0
@@ -130,8 +131,8 @@ class Source(ABC):
     def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
         """Return the answer about a generated kernel whose x may change from ``low`` to ``high``.
 
-        It has the configs that answer at all sizes where rows begin and end, and at powers of two between. There is
-        none if the first config is not the same at all of them. Its gain is the least.
+        Ask at all sizes where rows begin and end, and at powers of two. The answer has the configs of all these
+        answers, and the least gain. Return None if their first configs differ.
         """
         ends = (size + step for size in self.borders(problem, ("x",)) for step in (-1, 0, 1))
         powers = (1 << power for power in range(high.bit_length()))
@@ -152,7 +153,7 @@ class Source(ABC):
 
     @abstractmethod
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Return the known times of configs for the problem, over aten's, and nothing without a match."""
+        """Return the known times of configs for the problem over aten's, or nothing without a match."""
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
         """Return all rows for the problem, in the order of answering."""
@@ -160,13 +161,13 @@ class Source(ABC):
         return ()
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
-        """Return the sizes at which rows for the problem begin or end, in ``fields``, for any sizes of its own."""
+        """Return the sizes at which rows of the problem's kind begin or end in ``fields``."""
         del problem, fields
         return set()
 
     @abstractmethod
     def name(self, answer: Answer | None = None) -> str:
-        """Return the name for messages, with the place of an answer in it."""
+        """Return the name for messages. For an answer, add its place."""
 
     def answers(self, answer: Answer) -> str:
         """Return a line about an answer of its own."""
@@ -197,7 +198,7 @@ _UNMEASURED_TIME = 0.9
 
 
 def unmeasured_time(place: int) -> float:
-    """Return the assumed time over aten's of a config that somebody wrote down, by its place in an answer."""
+    """Return the assumed time, over aten's, of a config without a measurement, by its place in an answer."""
     return _UNMEASURED_TIME * (1 + place / 100)
 
 
@@ -219,7 +220,7 @@ class TableSource(Source):
 
     @property
     def has_own_kernels(self) -> bool:
-        """Whether there are rows for generated kernels. In a shipped table, they are not the user's."""
+        """Whether there are rows for generated kernels. Do not ask this of shipped tables."""
         return any(entry.op in GENERATED for entry in self.table.entries)
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
@@ -298,7 +299,7 @@ _RANKED = 5  # number of configs of a ranking in ``details``
 
 
 class ModelSource(Source):
-    """A model's rankings for ``hardware``, perhaps another than its own. ``own``: the user named its file."""
+    """A model's rankings for ``hardware``, which it may not be trained for. ``own``: the user named its file."""
 
     only_first: ClassVar = True
 
@@ -316,9 +317,9 @@ class ModelSource(Source):
 
     @property
     def identity(self) -> str:
-        """The weights, the architecture, and the SM count or, on a CPU, the number of threads.
+        """The weights, the architecture, and the number of SMs, or of threads on a CPU.
 
-        Compiled code may be for a number of threads, and Inductor's keys do not always have it.
+        Code for CPUs may depend on the number of threads, and Inductor's keys do not always have it.
         """
         return f"{self.model.digest} {self.hardware.arch} {self.hardware.sm_count}"
 
@@ -328,9 +329,9 @@ class ModelSource(Source):
         return self.own and self._kernels is not None
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """Return the ranking, no configs below the threshold, or aten alone if hardly more is expected.
+        """Return the ranking, or no configs below the threshold, or aten alone if the expected gain is not clear.
 
-        A generated kernel gets the ranking at any threshold, because Inductor would choose by one benchmark.
+        A generated kernel gets the ranking at any threshold, because Inductor would choose by a single benchmark.
         """
         if problem.op in GENERATED:
             configs = () if self._kernels is None else self._kernels.ranked(problem)
@@ -354,7 +355,7 @@ class ModelSource(Source):
         return Answer(configs) if configs else None
 
     def no_match(self, problem: Problem) -> str:
-        """Return the fields or sizes of the problem outside of the model's training."""
+        """Return the fields or sizes of the problem that the model's training did not cover."""
         if problem.op in GENERATED:
             return f"too few kernels like {problem.op} {problem.variant} were measured for it"
         return unknown(self.model.kinds, problem)
@@ -364,7 +365,7 @@ class ModelSource(Source):
         return self.model.times(problem, self.hardware, padding=padding)
 
     def name(self, answer: Answer | None = None) -> str:
-        """Return the file. Without an answer, add the hardware of the model's training, if it is another."""
+        """Return the file. Without an answer, add the hardware it was trained for, if that is another."""
         name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
         return name if answer is not None else f"{name}{self._trained_for}"
 
@@ -391,7 +392,7 @@ class ModelSource(Source):
         return MODEL
 
     def description(self) -> str:
-        """Return the word model, and the hardware of its training, if it is another."""
+        """Return the word model, and the hardware it was trained for, if that is another."""
         return f"a model{self._trained_for}"
 
 
@@ -401,7 +402,7 @@ def source_of(opened: Table | Model, hardware: Hardware | None = None) -> Source
 
 
 class Step(NamedTuple):
-    """A source without an answer, or the ``reason`` why none was asked."""
+    """A source without an answer, or the ``reason`` why no source was asked."""
 
     tier: str
     source: Source | None
@@ -420,10 +421,10 @@ ABSTAIN = "abstain"  # the tier of decisions without configs
 class Decision(NamedTuple):
     """The configs of a problem, best first. Without configs, Inductor decides as without diode_lut.
 
-    ``tier`` has answered, or is ABSTAIN. ``source`` and ``answer`` are those used, or without configs those of the last
-    source to abstain, or None. ``tried`` are the steps before. If sizes may change, ``over`` names their ranges, and
-    the problem has some sizes in them. ``left_out`` are configs that cannot be used, although they were best for some
-    sizes, because such a size was a constant in their timings.
+    ``tier`` is the answering tier, or ABSTAIN. ``source`` and ``answer`` are used, or without configs they are those of
+    the last source to abstain, or None. ``tried`` are the steps before. If sizes may change, ``over`` names their
+    ranges, and the problem has sizes within. ``left_out`` are configs that were best for some sizes, but are not used,
+    because a size that may change was a constant in their timings.
     """
 
     problem: Problem
@@ -453,7 +454,7 @@ class Decision(NamedTuple):
 
     @property
     def expected_time(self) -> float | None:
-        """A model's expected time, over aten's, also if it abstains, or None without a model."""
+        """A model's expected time over aten's, also if it abstains. None without a model."""
         return None if self.answer is None else self.answer.expected_time
 
     @property

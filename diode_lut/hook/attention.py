@@ -1,7 +1,7 @@
-"""Flex attention: Inductor asks its handler for configs by head dimension and dtype, and is answered from the tables.
+"""Flex attention: answer Inductor from the tables, when it asks its handler for configs by head dimension and dtype.
 
-The rest of a table's problem is read off the node in the graph: its tensors, and the graphs of its score and mask
-modifications. Nothing is guarded: if a size may change, Inductor decides alone, and this is recorded.
+The rest of the problem is read from the node in the graph: its tensors, and the graphs of its score and mask
+modifications. No size is guarded. If a size may change, Inductor decides alone, and this is recorded.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NODES = {
     "flex_decoding": "flex_attention",
     "flex_attention_backward": "flex_attention_backward",
 }
-"""By op: PyTorch's name of the higher-order operator."""
+"""PyTorch's names of the higher-order operators, by op."""
 
 _IGNORED = {"flex_attention": "bwd_", "flex_decoding": "bwd_", "flex_attention_backward": "fwd_"}
-"""By op: the beginning of the names of kernel options for the other direction."""
+"""The beginnings of names of kernel options for the other direction, by op."""
 
 _HARMLESS = frozenset(
     {
@@ -40,7 +40,7 @@ _HARMLESS = frozenset(
         *("WRITE_DQ", "OUTPUT_LOGSUMEXP", "OUTPUT_MAX"),
     }
 )
-"""Kernel options that go with any config. If the user has set others, no table is asked."""
+"""Kernel options that go with any config. If the user sets others, no table is asked."""
 
 _USER_CHOOSES = "kernel_options choose blocks, stages or warps"
 
@@ -50,8 +50,7 @@ InductorConfigs = list[Any]  # Inductor's configs: objects with a field for each
 class Attention(NamedTuple):
     """One attention in a graph: its problem, the blocks of its sparse mask, and where it runs.
 
-    ``why_left`` says why no table is asked about it. It is empty if a table is asked. If sizes may change, the problem
-    has hints.
+    ``why_left`` is the reason not to ask tables about it, or empty. If sizes may change, the problem has hints.
     """
 
     problem: Problem
@@ -79,7 +78,7 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
 
 
 def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> Any:
-    """Return ``config`` as Inductor's for the attention being lowered. CannotRun if it cannot run."""
+    """Return ``config`` as Inductor's, for the attention being lowered. CannotRun if it cannot run."""
     asked = attention_of(V.graph.current_node, op)
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
@@ -94,22 +93,22 @@ def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConf
 
 
 def _inductors(asked: Attention, own: Any, config: Config) -> Any:
-    """Return Inductor's config with the same tunables. CannotRun if it cannot run. The rest is as in ``own``.
+    """Return a copy of Inductor's config ``own`` with the tunables of ``config``. CannotRun if it cannot run.
 
-    It is always a new object: Inductor changes it.
+    Each call makes a new object, because Inductor changes it.
     """
     if asked.problem.op not in config.kernel.ops:
         raise CannotRun(f"{config.template} is not for {asked.problem.op}")
     made = dataclasses.replace(own, **config.tunables)
     if config == DEFAULT and asked.problem.op == "flex_decoding":
-        made.block_n = min(made.block_n, asked.sparse_kv)  # as Inductor has it
+        made.block_n = min(made.block_n, asked.sparse_kv)  # as Inductor does
     _require_divisors(made, asked)
     require_fit(config, asked.problem, asked.device)
     return made
 
 
 def _require_divisors(made: Any, asked: Attention) -> None:
-    """Raise CannotRun if the config's blocks do not divide those of the mask: a single config is an error then."""
+    """Raise CannotRun if the config's blocks do not divide the mask's. With a single such config, Inductor fails."""
     for name, block in vars(made).items():
         queries = name.startswith("block_m")
         sparse = asked.sparse_q if queries else asked.sparse_kv
@@ -119,16 +118,16 @@ def _require_divisors(made: Any, asked: Attention) -> None:
 
 
 def attention_of(node: Any, op: str) -> Attention | None:
-    """Return the attention a node of a graph computes, or None if tables have no such problems.
+    """Return the attention that a node computes, or None if tables have no such problems.
 
-    They have none if types differ, keys are shared by batches, or rows have gaps between elements.
+    They have none if types differ, if batches share keys, or if rows have gaps between elements.
     """
     operator_ = getattr(torch.ops.higher_order, _NODES[op])
     if getattr(node, "target", None) is not operator_:
         return None
     bound = signature(type(operator_).__call__).bind(operator_, *node.args, **node.kwargs)
     bound.apply_defaults()
-    arguments: Mapping[str, Any] = bound.arguments  # by name, whichever of them a release has
+    arguments: Mapping[str, Any] = bound.arguments  # by name, because releases have different ones
     query, key, value = (arguments[name].meta["val"] for name in ("query", "key", "value"))
     *_, sparse_q, sparse_kv, mask = arguments["block_mask"]
     sizes = (*query.shape, *key.shape, *value.shape, *query.stride(), *key.stride(), *value.stride())
@@ -166,27 +165,27 @@ def attention_of(node: Any, op: str) -> Attention | None:
 
 
 def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
-    """Return whether the user's kernel options leave everything to the choice of a config."""
+    """Return whether the user's kernel options leave all tunables open."""
     harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
     names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
     return harmless.issuperset(names)
 
 
 def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
-    """Return the graph's class of MASKS, given the graph of ``mask_mod(b, h, q_idx, kv_idx)``."""
+    """Return the class of MASKS for the graph of ``mask_mod(b, h, q_idx, kv_idx)``."""
     if buffers:
         return "captured"
     *_, m, n = placeholders = _placeholders(graph)
     result = _result(graph)
     pending, seen = [result], set()
-    while pending:  # shapes aside: ``new_ones`` takes a device
+    while pending:  # ``new_ones`` reads an index for its device alone, not for its value
         each = pending.pop()
         if each in placeholders:
             break
         if each not in seen and each.target not in _MADE_FROM_SHAPES:
             seen.add(each)
             pending += each.all_input_nodes
-    else:  # its value depends on no index
+    else:  # the mask depends on no index
         return "full"
     aten = torch.ops.aten
     causal = ((aten.ge.Tensor, (m, n)), (aten.le.Tensor, (n, m)))
@@ -194,7 +193,7 @@ def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
 
 
 def score_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
-    """Return the graph's class of SCORES, given the graph of ``score_mod(score, b, h, q_idx, kv_idx)``."""
+    """Return the class of SCORES for the graph of ``score_mod(score, b, h, q_idx, kv_idx)``."""
     if buffers:
         return "captured"
     return "plain" if _result(graph) is _placeholders(graph)[0] else "computed"

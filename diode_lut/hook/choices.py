@@ -1,6 +1,6 @@
-"""Turn a decision about a matmul into Inductor's choices, on a GPU a Triton kernel or a product whose K is cut.
+"""Turn a decision about a matmul on a GPU into Inductor's choices: the library, a Triton kernel or decompose_k.
 
-CannotRun says why a config cannot run, or must not: it would not compile, or not be the timed kernel.
+CannotRun says why a config must not run: it would not compile, or it would not be the timed kernel.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Build = Callable[[Config], ChoiceCaller]  # makes the choice of a config without
 
 
 def in_force() -> InductorSnapshot | None:
-    """Return the snapshot, or None if the hook is off, or the settings let Inductor decide in its present mode."""
+    """Return the snapshot. None if the hook is off, or if its settings leave Inductor's present mode alone."""
     if off_because:
         return None
     now = snapshot()
@@ -64,10 +64,10 @@ def in_force() -> InductorSnapshot | None:
 def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
     """Return the marked choices of a decision, or None if Inductor should choose among its own.
 
-    Up to ``top_k`` configs that can run are taken, best first, and a model's only if its first can run. With the policy
-    ``verify``, aten is added. A miss is aten's, without a benchmark, if the setting ``fallback_to_autotune`` is false.
-    Without any choice, that is a MissError under the setting ``strict``. ``pad`` is the number of elements to whose
-    multiples Inductor has padded the operands.
+    Take up to ``top_k`` configs that can run, best first. Take a model's configs only if its first can run. With the
+    policy ``verify``, add aten. A miss gets aten without a benchmark if the setting ``fallback_to_autotune`` is false.
+    Raise MissError if there is no choice under the setting ``strict``. Inductor has padded the operands to multiples of
+    ``pad`` elements.
     """
     built = settled(now, decision, runnable(decision, build, pad), now.settings.top_k, ATEN.padded(pad), build)
     for config, choice in built.items():
@@ -76,7 +76,7 @@ def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1
 
 
 def runnable(decision: Decision, build: Build, pad: int = 1) -> Iterator[tuple[Config, ChoiceCaller]]:
-    """Yield the configs that can run, best first, with their choices, and record the others."""
+    """Yield each config that can run with its choice, best first. Record the others."""
 
     def checked(candidate: Config) -> ChoiceCaller:
         if needed_pad(decision.problem, candidate.pad) != pad:
@@ -103,20 +103,20 @@ def _why_not(config: Config, problem: Problem, pad: int) -> str:
 
 
 def is_big_enough(device: torch.device, decision: Decision, config: Config) -> bool:
-    """Return whether a GPU has the 68 SMs that Inductor wants for a config, or its gain is measured anyway."""
+    """Return whether Inductor finds the GPU big enough for a config, or its gain is measured anyway."""
     return decision.is_measured(config) or snapshot().settings.policy == "verify" or is_big_gpu(device)
 
 
 def offered(templates: Sequence[Any], name: str, op: str) -> list[Any]:
-    """Return Inductor's ``templates`` for an op under our template's ``name``."""
+    """Return those of Inductor's ``templates`` that our template ``name`` stands for, for an op."""
     uids = UIDS[name].get(op, ())
     return [template for template in templates if template.uid in uids]
 
 
 def library_choice(templates: Sequence[Any], op: str, ask: Callable[[list[Any]], list[ChoiceCaller]]) -> ChoiceCaller:
-    """Return the library's choice for an op, or raise CannotRun. ``ask`` makes the choices of Inductor's ``templates``.
+    """Return the library's choice for an op, or raise CannotRun. ``ask`` makes choices of some of ``templates``.
 
-    Of addmm's two choices, take ``bias_addmm``: it keeps the bias a vector, for cuBLASLt's bias epilogue.
+    Prefer ``bias_addmm`` to ``addmm``: it keeps the bias a vector, for cuBLASLt's bias epilogue.
     """
     library = offered(templates, ATEN.template, op)
     choices = ask(library) if library else []
@@ -131,7 +131,6 @@ def build_choice(
     """Return the Triton or decompose_k choice of ``config``, with its result in ``layout``, or raise CannotRun."""
     if op not in UIDS[config.template] or not (config.kernel.tiled or config.k_split > 1 or config.kernel.few_rows):
         raise CannotRun(f"{config.template} is not for {op} on this device")
-    # Inductor must consider some Triton kernel for this matmul on a GPU with enough SMs
     require_settings_of_timings(inputs.dtype())
     if op in ("addmm", "baddbmm"):
         _require_factors(inputs)
@@ -153,7 +152,7 @@ _MAX_GRID_Y = 65535  # the limit of CUDA and of ROCm on the second dimension of 
 
 
 def require_settings_of_timings(dtype: torch.dtype) -> None:
-    """Raise CannotRun if settings have kernels, or the library, compute otherwise than they are timed."""
+    """Raise CannotRun if a setting makes kernels or the library compute otherwise than in timings."""
     taken = snapshot()
     if dtype == torch.float16 and taken.matmul.float16_accumulation:
         raise CannotRun("timings are without allow_fp16_accumulation, which makes the library faster and no kernel")
@@ -165,12 +164,12 @@ def require_settings_of_timings(dtype: torch.dtype) -> None:
 
 
 def allows_tf32(dtype: torch.dtype) -> bool:
-    """Return whether kernels of the type use TF32: wherever it is allowed, as ``tf32`` problems are timed."""
+    """Return whether kernels of the type use TF32. Problems of ``tf32`` are timed so, wherever PyTorch allows it."""
     return dtype == torch.float32 and snapshot().float32("cuda") == "tf32"
 
 
 def require_templates(layout: ir.Layout) -> None:
-    """Raise CannotRun unless Inductor allows Triton templates for such a result, with any number of SMs."""
+    """Raise CannotRun unless Inductor allows Triton templates for such a result. The number of SMs is ignored."""
     if snapshot().matmul.carveout is not None:
         raise CannotRun("timings are without an SM carve-out")
     if is_on("batch_invariant"):  # since torch 2.13
@@ -190,7 +189,7 @@ def is_on(name: str) -> bool:
 
 
 def _offers_triton(layout: ir.Layout) -> bool:
-    """Return Inductor's ``use_triton_template`` for a result, but with any number of SMs, as measured kernels."""
+    """Return Inductor's ``use_triton_template`` for a result, without its check of the number of SMs."""
     return (
         is_gpu(layout.device.type)
         and layout.dtype in TORCH_DTYPES.values()
@@ -200,7 +199,7 @@ def _offers_triton(layout: ir.Layout) -> bool:
 
 
 def _require_factors(inputs: MMKernelInputs) -> None:
-    """Raise CannotRun unless alpha and beta are numbers but zero, with which ATen may not read the operand."""
+    """Raise CannotRun unless alpha and beta are numbers other than 0. With 0, ATen may not read the operand."""
     factors = {name: inputs.get_scalar(name) for name in ("alpha", "beta")}
     if any(getattr(factor, "free_symbols", None) for factor in factors.values()):
         raise CannotRun("alpha or beta is a size that may change, and templates take numbers only")
@@ -215,7 +214,7 @@ def _batch_fits_grid(inputs: MMKernelInputs) -> bool:
 
 
 def _require_blocks_of_bytes(config: Config) -> None:
-    """Raise CannotRun if a step along K is shorter than a matrix instruction: Triton then compiles nothing."""
+    """Raise CannotRun if a step along K is shorter than a matrix instruction, which Triton does not compile."""
     if config.tiles.block_k not in BLOCKS_K_OF_BYTES:
         raise CannotRun(f"with block_k={config.tiles.block_k} it cannot multiply int8")
 
@@ -228,7 +227,10 @@ def _triton(
     layout: ir.FixedLayout | None,
     options: dict[str, Any],
 ) -> ir.ChoiceCaller:
-    """Return the choice of a Triton template, with ``options`` besides those of its heuristic."""
+    """Return the choice of a Triton template. ``options`` are added to its heuristic's.
+
+    The heuristic generates a single config, and must not scale it to the sizes.
+    """
     tiles, device = config.tiles, architecture(snapshot().hardware(inputs.device()).arch)
     if not config.kernel.runs_on(device):
         raise CannotRun(f"there is no {config.template} for {device.name}")
@@ -266,9 +268,6 @@ def _triton(
             layout or inputs.output_layout(flexible=False),
             heuristic.adjust_kernel_inputs(inputs, op),
         )
-    if isinstance(choice, TritonTemplateCaller):
-        # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
-        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     if config.kernel.tma:
         return with_memory_in_any_thread(choice)
     return _with_short_code(choice) if device.triton == "cuda" else choice
@@ -280,8 +279,8 @@ _LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop 
 def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
     """Return the choice with generated code whose loop along K is not unrolled.
 
-    NVIDIA's assembler unrolls a loop of up to about 40 constant steps, which takes seconds, and more registers. A grid
-    has no third dimension here, so its index is 0, which the assembler does not know.
+    NVIDIA's assembler unrolls a loop of up to about 40 constant steps, which takes seconds, and more registers. So the
+    program's index along the third dimension of the grid is added to K: always 0, but the assembler does not know that.
     """
     if not isinstance(choice, TritonTemplateCaller):
         return choice
@@ -302,32 +301,29 @@ def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
 
 
 def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:
-    """Return the choice of the project's own template for few rows, with the bias and factors of Inductor's for mm."""
+    """Return the choice of the project's template for few rows. Inductor's heuristic for mm adds bias and factors."""
     problem = problem_of(inputs, op)
     assert problem is not None, "its sizes are constants, as the template demands"
     require_fit(config, problem, inputs.device())
     inputs = with_fixed_layouts(inputs, op)
     heuristic: Any = get_template_heuristic(UIDS[pointer_gemm(op)][op][0], str(inputs.device_type), op)
-    choice = _choice_of(
+    return _choice_of(
         joined_template(1, 0, gated=False),
         DictKernelTemplateParams(options_of(config, problem.m, [problem.n], problem.k)),
         heuristic.get_extra_kwargs(inputs, op),
         layout or inputs.output_layout(flexible=False),
         heuristic.adjust_kernel_inputs(inputs, op),
     )
-    if isinstance(choice, TritonTemplateCaller):
-        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
-    return choice
 
 
 def _as_written(config: Config, make: Callable[..., Any], **values: int) -> Any:
-    """Return Inductor's form of a config on ROCm, with the config's own stages and waves."""
+    """Return Inductor's form of a config on ROCm, with the config's stages and waves, which Inductor would replace."""
     wanted = config.kernel.values(config.params)
     return make(**{**values, "num_stages": wanted["num_stages"], "waves_per_eu": wanted["waves_per_eu"]})
 
 
 def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, op: str) -> None:
-    """Raise CannotRun if the kernel takes more registers or shared memory than the device has, by our rules."""
+    """Raise CannotRun if the kernel needs more registers or shared memory than the device has."""
     for complaint in register_complaints(config.tiles, device):
         raise CannotRun(f"{complaint.field}: {complaint.reason}")
     memory = shared_memory_of(inputs.device())
@@ -337,13 +333,13 @@ def _require_room(config: Config, device: Architecture, inputs: MMKernelInputs, 
 
 
 def shared_memory_of(device: torch.device) -> int:
-    """Return the bytes of shared memory one block may have."""
+    """Return the bytes of shared memory that a block may have."""
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block)
 
 
 def require_fit(config: Config, problem: Problem, device: torch.device) -> None:
-    """Raise CannotRun if there is no such kernel for the device, or it takes more than the device has."""
+    """Raise CannotRun if the device has no such kernel, or too little room for it."""
     known = architecture(snapshot().hardware(device).arch)
     if not config.kernel.runs_on(known):
         raise CannotRun(f"there is no {config.template} for {known.name}")
@@ -352,7 +348,7 @@ def require_fit(config: Config, problem: Problem, device: torch.device) -> None:
 
 
 def _fits_32_bits(inputs: MMKernelInputs) -> bool:
-    """Return whether 32 bits index every element of operands and result. Dynamic sizes are guarded."""
+    """Return whether 32 bits index every element of operands and result. This guards dynamic sizes."""
     result = ir.Buffer(name="result", layout=inputs.output_layout(flexible=False))
     return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(result.get_size()), [*inputs.nodes(), result]))
 
@@ -361,14 +357,17 @@ def _choice_of(*parts: Any) -> ir.ChoiceCaller:
     choice = KernelTemplateChoice(*parts).choice
     if choice is None:
         raise CannotRun("Inductor makes no kernel of it")
+    if isinstance(choice, TritonTemplateCaller):
+        # With a single choice, Inductor fuses the work before a matmul without a benchmark. No table has timed that.
+        choice.allowed_prologue_inps = type(choice.allowed_prologue_inps)()
     return choice
 
 
 def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
     """Return the inputs for a Triton template: addmm's bias expanded to (M, N), and all layouts fixed.
 
-    The expanded bias is a view, with any strides: for N = 1 it has no unit stride, and Inductor would copy it.
-    ``inputs`` keeps its own list of nodes, because aten's choice is made of that list, with the bias as it is there.
+    The expanded bias stays a view: for N = 1 it has no unit stride, and Inductor would copy it. ``inputs`` is not
+    changed, because aten's choice is made of its nodes, with the bias as it was.
     """
     nodes = list(inputs.nodes())
     if op == "addmm":
@@ -382,7 +381,7 @@ def with_fixed_layouts(inputs: MMKernelInputs, op: str) -> MMKernelInputs:
 
 
 def fix_layout(node: Any) -> None:
-    """Keep the node, and its base if it is a view, from changing its layout any more."""
+    """Fix the layout of the node, and of its base if it is a view."""
     if isinstance(node.get_layout(), ir.FlexibleLayout):
         node.freeze_layout()
     elif _has_open_base(node):
@@ -392,17 +391,17 @@ def fix_layout(node: Any) -> None:
 def _has_open_base(node: Any) -> bool:
     """Return whether the node is a fixed view of a buffer whose layout may still change.
 
-    In torch 2.11 a template would take the buffer's strides for those of the view.
+    In torch 2.11 a template would read the view with the strides of the buffer.
     """
     return isinstance(node, ir.ReinterpretView) and isinstance(node.unwrap_view().get_layout(), ir.FlexibleLayout)
 
 
 def with_a_layout(node: Any, assumed: list[tuple[Any, ir.Layout]]) -> Any:
-    """Return the input, or if its layout is open, a buffer of its name with the likely layout, noted in ``assumed``.
+    """Return the input. If its layout is open, return a buffer of its name with the likely layout instead.
 
-    If nothing else asks for a layout, Inductor decides in the end on the order in which data is read. So padding
-    a column-major matrix makes a column-major copy. CannotRun for a bias that is not in memory yet, as in torch 2.11:
-    to put it there for a kernel that may never run would change the library's input.
+    Append the node and that layout to ``assumed``. If nothing asks for a layout, Inductor takes the order in which data
+    is read. So padding a column-major matrix makes a column-major copy. CannotRun for a bias that is not in memory yet,
+    as in torch 2.11: putting it there for a kernel that may never run would change the library's input.
     """
     if not ir.is_storage_and_layout(node):
         raise CannotRun("its bias is not in memory yet")
@@ -418,8 +417,6 @@ def with_a_layout(node: Any, assumed: list[tuple[Any, ir.Layout]]) -> Any:
 
 
 _RECIPES = {"tensor": 0, "row": 1}  # PyTorch's numbers for the extent of a scale: ``torch.nn.functional.ScalingType``
-
-
 _LEAST_K = 32  # K of the smallest matrix instruction for float8
 
 
@@ -442,9 +439,7 @@ _DESCRIPTOR_BYTES = 16  # the alignment of addresses in a tensor descriptor
 
 
 def tma_legal(inputs: MMKernelInputs) -> bool:
-    """Return whether there is memory for tensor descriptors, and they can describe A, B and C as the template reads
-    them.
-    """
+    """Return whether tensor descriptors have memory, and can describe A, B and C."""
     a, b = inputs.mat1mat2()
     if is_on("triton.enable_template_tma_store"):
         return False  # an epilogue may then read a result that is never stored, and does not compile
@@ -457,9 +452,7 @@ def tma_legal(inputs: MMKernelInputs) -> bool:
 
 
 def _order_is_plain(node: Any) -> bool:
-    """Return whether ``is_transposed``, on which the template relies, is right: with padding or a single row it may not
-    be.
-    """
+    """Return whether ``is_transposed`` is right. The template relies on it, but it fails with padding or one row."""
     return bool(node.get_stride()[0 if node.get_layout().is_transposed() else 1] == 1)
 
 
@@ -471,9 +464,9 @@ def _rows_are_apart(node: Any) -> bool:
 
 
 def _stays_aligned(node: Any) -> bool:
-    """Return whether all rows (columns, if column-major) start on 16-byte boundaries, whatever value a size takes.
+    """Return whether all rows (columns, if column-major) start on 16-byte boundaries for all values of sizes.
 
-    Inductor looks at the hints of sizes, and at the beginning of an input, but not of a view of an input.
+    Inductor checks only the hints of sizes, and where an input starts, but not where a view of it starts.
     """
     itemsize = node.get_dtype().itemsize
     steps = [step for step in node.get_stride() if step != 1]
@@ -484,7 +477,7 @@ def _stays_aligned(node: Any) -> bool:
 
 
 _SUBGRAPH_SETTINGS = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_gemm_backends": "ATEN"}
-"""The settings with which Inductor lowers a graph that is a choice."""
+"""The settings with which Inductor lowers the graph of a choice."""
 
 
 def _decompose_k(config: Config, inputs: MMKernelInputs) -> ir.ChoiceCaller:
@@ -513,9 +506,9 @@ def _sizes_stay_dynamic(inputs: MMKernelInputs) -> bool:
 def _returns_its_layout(choice: Any) -> bool:
     """Return whether the graph of ``choice``, a SubgraphChoiceCaller, returns one tensor, in the layout of the choice.
 
-    Inductor decides on the strides of such a graph's result when it lowers the graph, after it has made the choice.
-    Readers of the result go by the layout of the choice, so if the two differ, digits are wrong. Device, dtype, sizes,
-    strides and offset are compared. The graph is lowered once for this, without asking tables.
+    Inductor chooses the strides of the graph's result when it lowers the graph, after it has made the choice. Readers
+    use the layout of the choice, so digits are wrong if the layouts differ. To compare them, lower the graph once
+    without asking tables.
     """
     graph = V.graph.make_subgraph(choice.gm, choice.example_inputs, f"{choice.name}_layout")
     for symbol in get_symbolic_inputs(choice.input_nodes):
@@ -528,10 +521,10 @@ def _returns_its_layout(choice: Any) -> bool:
 
 
 def without_tables() -> AbstractContextManager[Any]:
-    """Have Inductor choose alone, or the handler below ours.
+    """Have Inductor choose alone, or by the handler below ours.
 
-    The matmuls in the graph of a choice are parts of a kernel. The program has none of them, and the choice was
-    measured with the kernels they get so.
+    The matmuls in the graph of a choice are not the program's. Inductor chose their kernels when the choice was
+    measured.
     """
     handler: AbstractContextManager[Any] = V.set_choices_handler(
         getattr(V.choices, "_below", None) or InductorChoices()
@@ -540,6 +533,6 @@ def without_tables() -> AbstractContextManager[Any]:
 
 
 def lower_without_tables(lower: Callable[..., Any], *arguments: Any) -> Any:
-    """Lower a choice that is a graph in ``without_tables``."""
+    """Lower the graph of a choice without asking tables."""
     with without_tables():
         return lower(*arguments)

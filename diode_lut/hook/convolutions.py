@@ -1,8 +1,8 @@
-"""Lower 1x1 convolutions to matmuls, where a kernel of the tables also does the pointwise work that follows.
+"""Lower 1x1 convolutions to matmuls, if a kernel of the tables also does the pointwise work that follows.
 
 CuDNN leaves this work to another kernel, and is otherwise as fast as a matmul. So rows for a matmul with its epilogue
-decide, and no model, as none was measured against cuDNN. The matmul then gets its kernel like any other. Nothing is
-copied: images must be channels last.
+decide. Models do not, because none was measured against cuDNN. The matmul then gets its kernel like any other. Images
+must be channels last, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def as_matmul(
 ) -> Any:
     """Return the result of a convolution lowered to a matmul, or None if Inductor should lower it.
 
-    A bias is pointwise work that follows, and what the convolution reads is stored, both as Inductor has it for cuDNN.
-    With Inductor's own way to a matmul, each reader would compute it again.
+    As Inductor does for cuDNN, add the bias as pointwise work, and store the inputs. Inductor's own way to a matmul
+    does not store them, so each reader would compute them again.
     """
     now, device, sizes = in_force(), x.get_device(), [*x.get_size(), *weight.get_size()]
     if now is None or now.settings.policy != "pick" or now.settings.top_k > 1 or not now.settings.epilogues:
@@ -78,7 +78,7 @@ def as_matmul(
 
 
 def _is_channels_last(node: Any, channels: int, height: int, width: int) -> bool:
-    """Return whether a tensor is channels last, without gaps, or can be because its layout is open."""
+    """Return whether a tensor is channels last without gaps, or will be, because its layout is open."""
     if not ir.is_storage_and_layout(node):
         return False
     layout = node.get_layout()

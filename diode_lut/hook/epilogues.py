@@ -1,9 +1,9 @@
 """Choose a matmul's kernel by its epilogue, the pointwise work fused into it.
 
-The handler gives Inductor a single choice, Deferred, which becomes a Buffer. The scheduler asks the Buffer whether to
-fuse, and the Buffer takes the kernel for this class of epilogue. If nothing is fused, the matmul runs
-its stand-alone kernel. A result may also be a part of a concatenation: a kernel writes into the whole, as the library
-does, and nothing is copied.
+The handler gives Inductor a single choice, Deferred, which becomes a _Buffer. The scheduler asks the buffer whether to
+fuse, and the buffer takes the kernel for this class of epilogue. If nothing is fused, the matmul runs its stand-alone
+kernel. If the result is a part of a concatenation, a kernel writes it into the whole, as the library does, without a
+copy.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from diode_lut.problem import NO_EPILOGUE, ROW_BYTES, Problem
 from diode_lut.templates.config import ATEN, Config
 
 _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.default)
-"""Ops that are views, although their schemas do not tell."""
+"""Ops that are views, although their schemas do not say so."""
 
 
 def may_be_followed(node: Node | None) -> bool:
@@ -127,7 +127,7 @@ def is_concatenated(node: Node | None) -> bool:
 
 
 ALONE = "_diode_lut_alone"
-"""The attribute of a template's buffer into which nothing is fused: its Branches, or None for a single kernel."""
+"""An attribute that keeps a template's buffer from fusing anything: its Branches, or None for a single kernel."""
 
 _COSTS = {
     **dict.fromkeys(("exp", "exp2", "expm1", "sigmoid", "log", "log1p", "log2", "log10", "erf", "sin", "cos"), 1.0),
@@ -143,13 +143,13 @@ _MAX_MEDIUM = 2.0
 """Maximum cost of an epilogue of the class ``medium``."""
 
 _WORD_BYTES = 4
-"""Rows of a multiple of this are written to padded rows as fast as others, by the times of 10,922 columns."""
+"""Rows of a multiple of this many bytes are written to padded rows as fast as others: timed with 10,922 columns."""
 
 
 def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = NO_EPILOGUE) -> str:
-    """Return the class of the epilogue of these nodes together, after the matmul of ``buffer``.
+    """Return the class of the epilogue that these nodes are, together, after the matmul of ``buffer``.
 
-    ``bias`` is the class of its bias alone. A bias of class ``medium`` is a matrix, and is read.
+    ``bias`` is the class of the matmul's bias. A bias of class ``medium`` is a matrix, and counts as a tensor read.
     """
     ops: Counter[str] = Counter()
     for node in nodes:
@@ -160,7 +160,7 @@ def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = 
 
 
 def _tensors_read(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str]:
-    """Return the names of other tensors read by these nodes, if they are at least as large as ``buffer``."""
+    """Return the names of other tensors that these nodes read, and that are at least as large as ``buffer``."""
     inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
     elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
     return {
@@ -175,8 +175,8 @@ def moves_single_elements(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) ->
     """Return whether a matmul's kernel with these nodes would read other tensors, or write, element by element.
 
     It reads so if rows are no multiples of 16 bytes. It writes so if rows are no multiples of 4 bytes and Inductor has
-    padded them: then consecutive elements belong to a thread, and not to a warp. On an H200, kernels with relu took
-    1.3 to 2.1 times as long as kernels with packed rows of such a length.
+    padded them: then a thread, and not a warp, has consecutive elements. On an H200, such kernels with relu took 1.3 to
+    2.1 times as long as kernels with packed rows of the same length.
     """
     layout = buffer.get_layout()
     if has_aligned_rows(layout):
@@ -193,7 +193,7 @@ def has_aligned_rows(layout: Layout, multiple: int = ROW_BYTES) -> bool:
 
 
 def is_written_in_rows(layout: Layout) -> bool:
-    """Return whether each row of a result has no gaps and begins at a multiple of 16 bytes, as in measured results."""
+    """Return whether rows of a result have no gaps and begin at multiples of 16 bytes, as in measurements."""
     view = layout.view.get_layout() if isinstance(layout, NonOwningLayout) else layout
     *steps, last = view.stride
     return bool(last == 1) and all(
@@ -240,9 +240,9 @@ def why_unfused(scheduler: Scheduler, matmul: BaseSchedulerNode) -> str:
 
 
 def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep]:
-    """Return the data written by the first node and read by the other, also through views.
+    """Return the data that the first node writes and the other reads, also through views.
 
-    Torch 2.11 does not see the data through views: indices with another number of variables are different to it.
+    Torch 2.11 does not see through views: to it, indices with another number of variables are different data.
     """
     writes, reads = node1.read_writes.writes, node2.read_writes.reads
     return {dep.normalize() for dep in writes if isinstance(dep, MemoryDep)} & {
@@ -251,9 +251,9 @@ def _shared(node1: BaseSchedulerNode, node2: BaseSchedulerNode) -> set[MemoryDep
 
 
 class Alternative(NamedTuple):
-    """The decision for a class of epilogue, its config, and its kernel, or None if nothing is to be fused.
+    """The decision for a class of epilogue, its config, and its kernel. The kernel is None if nothing is to be fused.
 
-    ``branches`` are kernels for parts of a dynamic size's range instead, and ``pieces`` the decisions about them.
+    With ``branches``, parts of a dynamic size's range have their own kernels, and ``pieces`` are the decisions on them.
     """
 
     decision: Decision
@@ -272,9 +272,9 @@ class Alternatives:
     """The kernels of a matmul by class of epilogue. A kernel is made when the scheduler asks about its class.
 
     ``problem`` is the matmul alone, and ``branches`` are its own kernels for parts of a dynamic size's range.
-    ``assumed`` has the inputs whose layouts are open, with the layouts of the kernels. The library takes any layout, so
-    a kernel that may never run must not decide on them. ``in_part`` says whether the result is part of a concatenation,
-    where the matmul's own kernel may write it.
+    ``assumed`` pairs each input of open layout with the layout for which kernels are made. A kernel that may never run
+    must not fix that layout, because the library takes any. ``in_part`` says whether the result is part of a
+    concatenation that the matmul's own kernel may write.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class Alternatives:
 
 @contextmanager
 def as_in_lowering() -> Iterator[None]:
-    """Take the scheduler out of the graph: a new template would ask it about a missing buffer."""
+    """Take the scheduler out of the graph for a block: a new template would ask it about a buffer it does not know."""
     graph: Any = V.graph
     scheduler, graph.scheduler = graph.scheduler, None
     try:
@@ -312,9 +312,9 @@ def as_in_lowering() -> Iterator[None]:
 
 
 class Deferred(ChoiceCaller):
-    """The only choice for Inductor, which then compares nothing.
+    """The only choice for Inductor, which then benchmarks nothing.
 
-    ``plain`` is the matmul's stand-alone kernel, ``aten`` the library's choice, and may be the same.
+    ``plain`` is the matmul's stand-alone choice, and ``aten`` the library's. They may be the same.
     """
 
     def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
@@ -330,9 +330,9 @@ class Deferred(ChoiceCaller):
 class _Buffer(MultiTemplateBuffer):
     """The result of a matmul whose kernel is not chosen yet.
 
-    Its layout is the stand-alone choice's, and later ops can still decide on it if this choice lets them. It
-    is open to a concatenation if the choice's kernel can write into it. A kernel for other layouts than there
-    are in the end is not taken.
+    It has the layout of the stand-alone choice, which later ops may still change if it is open. It is open in a part of
+    a concatenation that the choice's kernel can write. No kernel is taken that was made for layouts other than those in
+    the end.
     """
 
     def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
@@ -350,19 +350,19 @@ class _Buffer(MultiTemplateBuffer):
         self.branches = alternatives.branches
 
     def decide_layout(self) -> None:
-        """Decide on the layout, as for the library's kernels."""
+        """Fix the layout, as Inductor does for the library's kernels."""
         if isinstance(self.layout, FlexibleLayout):
             self.freeze_layout()
 
     def freeze_layout(self) -> None:
-        """Take the own kernel's layout, without padding, unless a concatenation took the result."""
+        """Take the own kernel's layout, which has no padding, unless a concatenation has taken the result."""
         if self._alternatives.in_part and self._own is not None and isinstance(self.layout, FlexibleLayout):
             self.layout = copy.copy(self._own.layout)
         else:
             super().freeze_layout()
 
     def fuses(self, followers: Sequence[BaseSchedulerNode]) -> bool:
-        """Return whether to fuse all ``followers``, after taking the kernel for them."""
+        """Take the kernel for an epilogue of all ``followers``. Return False if they must not be fused."""
         name = epilogue_of(self, followers, self._alternatives.problem.epilogue)
         if moves_single_elements(self, followers):
             self._refused[name] = ROWS
@@ -381,9 +381,10 @@ class _Buffer(MultiTemplateBuffer):
         return True
 
     def adapt(self) -> None:
-        """Take the own kernel for a part of a concatenation, or the library's if the kernel cannot write there.
+        """Have the own kernel write a part of a concatenation, or the library's if the own kernel cannot.
 
-        Until its code is generated, a kernel depends on the place of its result only by the width of its indices.
+        A copy of the own kernel with another layout will do: its code is not generated yet, and until then only the
+        width of its indices depends on where the result is.
         """
         layout, own = self.get_layout(), self._own
         if not self._alternatives.in_part or self._fused is not None or own is None or _same(layout, own.layout):
@@ -401,7 +402,7 @@ class _Buffer(MultiTemplateBuffer):
         self._times[kernel] = 0.0
 
     def record(self, scheduler: Scheduler, node: BaseSchedulerNode) -> None:
-        """Record the fused epilogue, or why nothing is fused. ``node`` has the matmul in the end."""
+        """Record the fused epilogue, or why nothing is fused. ``node`` is the matmul's scheduler node after fusion."""
         of_class, problem, device = self._alternatives.of_class, self._alternatives.problem, self.get_device_or_error()
         if self._fused is not None:
             fused = of_class(self._fused)
@@ -430,7 +431,7 @@ def _same(one: Layout, other: Layout) -> bool:
 def speedup_by_fusion(
     speedup: Callable[..., FusionResult], scheduler: Scheduler, node1: BaseSchedulerNode, node2: BaseSchedulerNode
 ) -> FusionResult:
-    """Decide about the fusion of our buffers with nodes before or after them."""
+    """Decide about fusing our buffers with nodes before or after them. Ask Inductor about all other nodes."""
     ours: bool | None = None
     try:
         buffer = next((node.get_template_node() for node in (node1, node2) if node.is_template()), None)
@@ -456,7 +457,7 @@ def score_fusion_memory(
     *arguments: Any,
     **named: Any,
 ) -> Any:
-    """Return the size of the shared data, also if a node reads a result of ours through a view."""
+    """Return the size of the data that two nodes share, also if one reads a result of ours through a view."""
     found = score(scheduler, node1, node2, *arguments, **named)
     if found in (0, (0, False)) and isinstance(node1.get_template_node(), _Buffer):
         seen = sum(scheduler.dep_size_hint(dep) for dep in _shared(node1, node2))
@@ -465,7 +466,7 @@ def score_fusion_memory(
 
 
 def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], scheduler: Scheduler) -> None:
-    """Settle the kernels of our buffers once fusion is over, and record the epilogues."""
+    """Settle the kernels of our buffers after fusion, and record the epilogues."""
     try:
         for node in scheduler.nodes:
             buffer = node.get_template_node()
@@ -481,7 +482,7 @@ def finalize_multi_template_buffers(finalize: Callable[[Scheduler], None], sched
 def indexing(original: Callable[..., Any], kernel: Any, index: Any, **named: Any) -> Any:
     """Have a convolution's epilogue read a row, such as a bias, once for each column of a tile, not for each element.
 
-    So the steps that depend on rows alone, such as the square root in a batch norm, are computed once as well.
+    Then Triton also computes steps on rows alone, such as the square root of a batch norm, once for each column.
     """
     found = original(kernel, index, **named)
     try:
@@ -528,7 +529,7 @@ def codegen_template(
 
 
 def can_realize_into_without_copy(original: Callable[..., bool], cls: type, src: Any, dst: Any = None) -> bool:
-    """Have concatenations written by our buffers, as by the library's, while their layouts are open."""
+    """Let our buffers write into concatenations, as the library's do, while their layouts are open."""
     buffer = getattr(src, "data", None)
     if isinstance(buffer, _Buffer):
         return isinstance(buffer.layout, FlexibleLayout)

@@ -1,8 +1,8 @@
 """Compute a matmul and all the pointwise work after it by one kernel of QuACK.
 
-A pass over each graph, after matmuls with the same A are joined, finds an activation of a matmul, its sum with a
+A pass over each graph runs after matmuls with the same A are joined. It finds an activation of a matmul, its sum with a
 residual, and its product with an activated gate, if nothing else reads any step. It asks the tables about each, and
-puts a node in the place of all steps if a row names a kernel. Lowered, this node calls the operator of ``hook.quack``.
+replaces all steps by a node if a row names a kernel. The node is lowered to a call of the operator of ``hook.quack``.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _OF_PRODUCT: dict[Any, str] = {
 }
 """Activations of a product, as Inductor decomposes them."""
 
-_MOST_NODES = 16  # Maximum number of nodes after a matmul that are looked at. The work has at most 12
+_MOST_NODES = 16  # maximum number of nodes to look at after a matmul. The work has at most 12
 
 
 class _Work(NamedTuple):
-    """A matmul, its problem with the work after it, the work's result, the other tensor it reads, and all its nodes."""
+    """A matmul and the work after it: their problem, their result, the other tensor that is read, and all nodes."""
 
     product: Product
     problem: Problem
@@ -70,7 +70,7 @@ class _Work(NamedTuple):
 def fuse(graph: Graph) -> None:
     """Put a node in the place of each matmul with work after it for which a row names a kernel.
 
-    A gate is activated where it is multiplied, and not where it is computed, if there are rows for both.
+    If there are rows for both, the matmul that multiplies by a gate also activates the gate, not the gate's own matmul.
     """
     now = None if torch.version.hip or not quack.versions() else in_force()
     if now is None or now.settings.policy == "verify" or not now.settings.epilogues:
@@ -93,7 +93,7 @@ def fuse(graph: Graph) -> None:
 
 
 def _works(product: Product) -> Iterator[_Work]:
-    """Yield the pointwise work after a matmul, if nothing else reads any step of it, and nothing is written between."""
+    """Yield the pointwise work after a matmul, if nothing else reads a step of it, and nothing is written meanwhile."""
     domain, y = DOMAINS[FUSED[0]], product.node
     if product.problem.dtype not in domain.dtypes or product.problem.layout not in domain.layouts:
         return
@@ -143,7 +143,7 @@ def _with_other(result: Node, y: Node, inside: set[Node]) -> tuple[str | None, N
 
 
 def _is_like(other: Node, y: Node, inside: set[Node]) -> bool:
-    """Return whether another tensor, which is not from ``inside``, has the elements of ``y``, one after the other."""
+    """Return whether another tensor, computed outside of ``inside``, is contiguous and like ``y``."""
     value, given = other.meta.get("val"), y.meta["val"]
     if other in inside or not isinstance(value, torch.Tensor):
         return False
@@ -169,7 +169,7 @@ def _between(first: Node, last: Node) -> Iterator[Node]:
 
 
 def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
-    """Return the config of the tables that can run, after a record, or None if Inductor decides about each part."""
+    """Record and return the config of the tables that can run, or None if the parts get their own decisions."""
     value = work.product.node.meta["val"]
     if templates_for(architecture(now.hardware(value.device).arch), work.problem.op) == [DEFAULT.template]:
         return None
@@ -192,7 +192,7 @@ def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
 
 
 def _replace(graph: Graph, work: _Work, replaced: dict[Node, Node], config: Config) -> Node:
-    """Put a node in the place of a matmul and the work after it, and return the node with the result's shape."""
+    """Put a node in the place of a matmul and the work after it. Return its view with the result's shape."""
     node, result, other = work.product.node, work.result, work.other
     with graph.inserting_before(result):
         if other is not None:

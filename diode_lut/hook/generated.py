@@ -1,8 +1,8 @@
 """Generated kernels: Inductor asks its handler for the arguments of each, and gets one config of the tables.
 
-A kernel with a fixed config is generated for it, and nothing is benchmarked at its first launch. The config's template
-also decides whether a reduction loops over r or keeps all of it. What Inductor, or a setting of the user's, decides
-about a kernel is left as it is, and recorded with the reason.
+Inductor generates code for a fixed config, and benchmarks nothing at the first launch. The config's template also
+decides whether a reduction loops over r or keeps all of it. If Inductor or a setting of the user's decides about a
+kernel, the kernel is left to Inductor, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from diode_lut.decide.decide import Axis
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
-from diode_lut.hook.choices import in_force, is_on
+from diode_lut.hook.choices import in_force, is_on, shared_memory_of
 from diode_lut.hook.problems import NO_RANGE, axis_of, hint, is_plain, lacks_a_range
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
 from diode_lut.hook.switch import off_because
@@ -41,24 +41,24 @@ _DECIDING = (
     *("triton.use_block_ptr", "triton.use_tensor_descriptor", "triton.native_matmul"),
     "test_configs.force_filter_reduction_configs",
 )
-"""Inductor's settings with which it, or the user, decides about generated kernels. Releases have most of them."""
+"""Inductor's settings with which it, or the user, decides about generated kernels. Not all releases have all."""
 
-_SCAN = re.compile("cum|scan")  # the ops that Inductor computes by a scan, by parts of their names
+_SCAN = re.compile("cum|scan")  # parts of the names of ops that Inductor computes by a scan
 
 NOT_FOR_ALL = "a size may change, and nothing answers for all sizes in its range"
 OTHERS_CHANGE = "a size may change that is not x alone"
 """Why Inductor decides about a kernel with sizes that may change."""
 
-_LEFT_OPEN = {"features", "tiling_scores"}  # arguments of a kernel about whose form nothing is decided yet
+_LEFT_OPEN = {"features", "tiling_scores"}  # the arguments that decide nothing about a kernel's form
 _HINTS = {each: each.name.lower() for each in ReductionHint}  # the variant of a reduction by Inductor's hint
 _LEAST_MEMORY = 48 << 10  # bytes of shared memory that a block has on any GPU
-_LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}  # elements for each thread that converts to or from a type
+_LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}  # elements that a thread needs to convert the type
 
 
 def fixed_arguments(
     kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return more arguments for a kernel with sizes ``tiling``: a table's or model's config, or none."""
+    """Return more arguments for a kernel with the sizes ``tiling``: the config of a table or model, or nothing."""
     graph = V.graph
     context = _context_of(graph, graph.get_current_device_or_throw())
     if context is None:
@@ -87,17 +87,16 @@ def fixed_arguments(
 
 
 def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None:
-    """Return into how many parts a reduction is split, or None if Inductor decides, of which no receipt tells.
+    """Return into how many parts to split a reduction. If Inductor decides, return None, and record nothing.
 
-    ``x`` and ``r`` are hints, so Inductor decides about graphs with sizes that may change. It asks about scans, too.
+    ``x`` and ``r`` are hints, so Inductor decides if any size of the graph may change. It asks about scans too, and
+    decides about these itself.
     """
     graph = V.graph
     context = _context_of(graph, device)
     if context is None or context.setting or context.now.settings.policy == "verify":
         return None
-    if graph.sizevars.shape_env.var_to_range:
-        return None
-    if _SCAN.search(str(graph.current_node.target)):
+    if graph.sizevars.shape_env.var_to_range or _SCAN.search(str(graph.current_node.target)):
         return None
     sizes = {"x": int(x), "r": int(r)}
     if not all(1 <= size <= MAX_SIZE for size in sizes.values()):
@@ -118,12 +117,12 @@ def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None
 
 
 class _AtLeastTwo(FixedTritonConfig):
-    """A fixed config that tells Inductor of blocks of two elements along x and y where they have one.
+    """A fixed config that shows Inductor blocks of two elements along x and y where they have one.
 
-    With one along x, Inductor leaves x out of the code of a persistent reduction, which is not the code that was timed,
-    and breaks compiles before torch 2.14. With one along y, it leaves out the mask, which a grid of more than 65,535
-    programs along y needs: it becomes a grid of several such, whose last may go beyond the tensors. Masks that blocks
-    of two do not need, blocks of one do not need either.
+    With one along x, Inductor leaves x out of the code of a persistent reduction. This is not the code that was timed,
+    and breaks compiles before torch 2.14. With one along y, it leaves out the mask. More than 65,535 programs along y
+    become a grid with another dimension, whose last programs may lie beyond the tensors and need the mask. Code for
+    blocks of two has all masks that blocks of one need.
     """
 
     def __getitem__(self, item: str) -> int:
@@ -134,7 +133,7 @@ class _AtLeastTwo(FixedTritonConfig):
 def _problem_of(
     features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Callable[[Any], int]
 ) -> Problem:
-    """Return the problem of a kernel. ``value`` returns the number of a size."""
+    """Return the problem of a kernel. ``value`` turns a size into a number."""
 
     def size(number: Any) -> int:
         return min(max(value(number), 1), MAX_SIZE)
@@ -172,7 +171,7 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
 
 
 class _Context(NamedTuple):
-    """The snapshot for a graph's kernels, the device and its name, and Inductor's setting that decides, or none."""
+    """The snapshot for a graph's kernels, the name of the device, and Inductor's setting that decides, or empty."""
 
     now: InductorSnapshot
     device: str
@@ -180,14 +179,12 @@ class _Context(NamedTuple):
 
 
 _contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKeyDictionary()
-"""The context of each graph by device, or None if nothing is asked about its kernels."""
+"""The context of each graph, by device. It is None if nothing is asked about the graph's kernels."""
 
 
 def _context_of(graph: Any, device: torch.device) -> _Context | None:
-    """Return the context of the present graph, or None if nothing is asked. Settings stay as they are meanwhile."""
-    known = _contexts.get(graph)
-    if known is None:
-        known = _contexts[graph] = {}
+    """Return the context of a graph, whose settings do not change, or None if nothing is asked."""
+    known = _contexts.setdefault(graph, {})
     if device not in known:
         known[device] = _context(device)
     return None if off_because else known[device]
@@ -246,7 +243,7 @@ def _range_of_x(features: Any, tiling: Mapping[str, Any], env: ShapeEnv) -> tupl
 def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
     """Return the values of a config by Inductor's names, or None if it cannot run.
 
-    A warning tells of a config of the user's, unless it would change the form of a kernel with several reductions.
+    Warn if the config is the user's, unless it would change the form of a kernel with several reductions.
     """
     if config == DEFAULT:
         return {}
@@ -254,7 +251,7 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
     several = len(nodes) > 1 and sum(isinstance(getattr(node.node, "data", None), Reduction) for node in nodes) > 1
     changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
     if changes_form:
-        return None  # as rows have it: a loop would read its input again for each reduction
+        return None  # a loop would read its input again for each reduction
     arch = architecture(decision.hardware.arch)
     allowed = not keeps_r or inductor_config.triton.persistent_reductions
     try:
@@ -301,12 +298,11 @@ def _require_room(elements: int, warps: int, features: Any, device: str, arch: A
     names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
     needed = _in_memory(elements, max((V.graph.get_dtype(name).itemsize for name in names), default=4))
     if needed > _LEAST_MEMORY:
-        properties = torch.cuda.get_device_properties(device)
-        memory = getattr(properties, "shared_memory_per_block_optin", None) or properties.shared_memory_per_block
+        memory = shared_memory_of(torch.device(device))
         if needed > memory:
             raise CannotRun(f"its block may take {needed} bytes of shared memory (allowed: {memory})")
 
 
 def _in_memory(elements: int, itemsize: int) -> int:
-    """Return the bytes of a block that changes hands between threads, with gaps between rows."""
+    """Return the bytes of shared memory through which threads exchange a block, with gaps between rows."""
     return elements * max(itemsize, 4) * 5 // 4

@@ -1,15 +1,14 @@
-"""Compiled graphs stay with their decisions in all caches, are traced for ``compare``, and recorded for ``tune``.
+"""Keep compiled graphs with their decisions in all caches, trace them for ``compare``, and record kernels for ``tune``.
 
-Functions here stand in the place of Inductor's and Dynamo's, as ``patches`` lists them. Each gets the original first.
+The functions replace those of Inductor and Dynamo that ``patches`` lists. Each gets the original first.
 
 A graph in Inductor's caches has its counts and its receipt as attributes, for the process that loads it. The keys of
-Dynamo's packages (``torch._dynamo.config.caching_precompile``) are a function's name and line. Tables and settings are
-not in them. So each graph of a package is marked with the identity of its snapshot, and a package is served only if all
-marks are the present identity.
+Dynamo's packages (``torch._dynamo.config.caching_precompile``) are the name and the line of a function, without tables
+and settings. So each graph of a package is marked with the identity of its snapshot, and a package is served only if
+all marks are the present identity.
 
-In the traces GEMMs of Inductor's templates have names with their sizes. Inductor's own names tell no sizes. The record
-of a generated kernel is what it takes to measure it: its problem, its source, and the types, shapes and strides of its
-arguments, not their values.
+In traces, GEMMs of Inductor's templates have names with their sizes, which Inductor's own names lack. The record of a
+generated kernel serves to measure it: its problem, its source, and the types, shapes and strides of its arguments.
 """
 
 from __future__ import annotations
@@ -42,12 +41,8 @@ from diode_lut.receipts import Receipt, decode_receipt, receipt_bytes, recorder
 from diode_lut.receipts.receipt_file import write_after_graph
 
 _KEPT = "_diode_lut"  # the attribute of a graph with its counts and its receipt
-
-
 _MARK = "_diode_lut"  # attribute of a package's graph: the snapshot's identity, or None if it was not answered
-
-
-_UNANSWERED = "_diode_lut_unanswered"  # the attribute of a graph whose kernels are not those its key stands for
+_UNANSWERED = "_diode_lut_unanswered"  # attribute of a graph whose kernels are not those its key stands for
 
 
 def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any, *arguments: Any, **named: Any) -> Any:
@@ -71,14 +66,14 @@ from torch._inductor.runtime.triton_compat import triton_key
 triton_key()
 import triton.compiler.code_generator
 """
-"""Code that prepares a process for its first kernel: Triton hashes itself, which takes 0.4 s, and loads modules."""
+"""Code that prepares a process for its first kernel: Triton hashes itself, in 0.4 s, and loads modules."""
 
 
 def prepare_workers(gm: Any) -> None:
-    """Have compile workers do ``_BEFORE_A_KERNEL`` while this process lowers a graph for a GPU.
+    """Have compile workers run ``_BEFORE_A_KERNEL`` while this process lowers a graph for a GPU.
 
-    Otherwise each would begin with it when it gets its first kernel. A worker that has done it returns at once. A graph
-    has fewer kernels than a quarter of its nodes.
+    Otherwise each would run it before its first kernel. A worker that has run it returns at once. A graph has fewer
+    kernels than a quarter of its nodes, and needs no more workers.
     """
     on_gpu = any(getattr(node.meta.get("val"), "is_cuda", False) for node in gm.graph.nodes)
     if on_gpu and get_compile_threads() > 1 and in_force() is not None:
@@ -101,7 +96,7 @@ def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: A
 
 
 def postprocess(postprocess_output: Callable[..., None], scheme: Any, output: Any) -> None:
-    """Receive a graph from another process, which has compiled it, and record the decisions about it."""
+    """Receive a graph that another process has compiled, and record the decisions about it."""
     postprocess_output(scheme, output)
     try:
         _tell(output.graph, cached=False)
@@ -137,13 +132,13 @@ def _warn(error: Exception) -> None:
 
 
 def record_artifact(record: Callable[..., None], cls: Any, artifact: Any) -> None:
-    """Mark a graph for a package. This is called in the compile that made it, or after it was read with its mark."""
+    """Mark a graph for a package, in the compile that made it. A graph that was read from a package keeps its mark."""
     vars(artifact).setdefault(_MARK, repr(cache_identity()) if is_answered() else None)
     record(cls, artifact)
 
 
 def read_package(read: Callable[[str], Any], path: str) -> Any:
-    """Read a package. Its graphs have a mark unless a process without the hook made them."""
+    """Read a package. Graphs that a process without the hook has made get the mark None."""
     entry = read(path)
     for artifact in entry.backends.values():
         vars(artifact).setdefault(_MARK, None)
@@ -163,8 +158,8 @@ def _is_current(artifact: Any) -> bool:
     return getattr(artifact, _MARK, None) == repr(cache_identity())
 
 
-_LEAST_CALLS, _LEAST_SECONDS = 25, 0.25  # calls of each graph to trace, besides first ones, and the time for them
-_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # one of these ends the trace with the step
+_LEAST_CALLS, _LEAST_SECONDS = 25, 0.25  # repeated calls of each graph to trace, and seconds to trace them for
+_MAX_CALLS, _MAX_SECONDS = 500, 20.0  # the trace ends with the step in which it reaches either
 
 
 def call_graph(call: Callable[..., Any], graph: Any, inputs: Any) -> Any:
@@ -179,8 +174,8 @@ class _Tracer:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._calls = 0
-        self._began = self._repeated = 0.0  # when the first call began, and the first that was no graph's first
-        self._cycle: int | None = None  # the graph of the latter: steps of a program begin with it
+        self._began = self._repeated = 0.0  # the starts of the first call, and of the first repeated call
+        self._cycle: int | None = None  # the graph of the first repeated call: steps of a program begin with it
         self._thread = 0
         self._profile: torch.profiler.profile | None = None
         self._is_ended = False
@@ -208,7 +203,10 @@ class _Tracer:
         return torch.profiler.record_function(f"{FIRST_CALL if first else CALL} {number}")
 
     def _is_over(self, number: int, now: float) -> bool:
-        """Return whether the trace ends before this repeated call: with a whole step, unless it is twice too long."""
+        """Return whether the trace ends before this repeated call.
+
+        It ends after a whole step, or in the middle of one if it is twice too long.
+        """
         if self._cycle is None:
             self._cycle, self._repeated = number, now
         is_enough = self._calls > _LEAST_CALLS * len(self._numbers) and now > self._repeated + _LEAST_SECONDS
@@ -240,7 +238,7 @@ _TRACE = _Tracer()  # the trace of this process
 
 
 def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **named: Any) -> Callable[[], Any]:
-    """Load a C++ kernel, whose calls are recorded by name if it is a GEMM. The second argument is its source."""
+    """Load a C++ kernel, and trace its calls by name if it is a GEMM. The second argument is its source."""
     loaded: Callable[[], Any] = load(cls, *arguments, **named)
     source = arguments[1] if len(arguments) > 1 else ""
     if cls.__name__ != "CppPythonBindingsCodeCache" or "micro_gemm" not in source:
@@ -263,7 +261,7 @@ def load_pybinding_async(load: Callable[..., Any], cls: Any, *arguments: Any, **
 
 
 def trace_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named: Any) -> Any:
-    """Run a Triton kernel, and trace the call by name if it is a template's GEMM, or one of which tables may know."""
+    """Run a Triton kernel. Trace the call by name if it is a template's GEMM, or if tables may have rows for it."""
     name = None
     if torch.autograd.profiler._is_profiler_enabled:
         try:
@@ -279,7 +277,7 @@ def trace_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named:
 
 @cache
 def _triton_name(source: str) -> str | None:
-    """Return the name of a Triton template's GEMM, given its source. None for any other kernel."""
+    """Return the name of a Triton template's GEMM by its source, or None for any other kernel."""
     found = [re.search(rf"^ +{size} = (.+)$", source, flags=re.MULTILINE) for size in "MNK"]
     sizes = [size[1] if size[1].isdigit() else "?" for size in found if size]
     return " ".join([TRITON_GEMM, *sizes]) if len(sizes) == len(found) else None
@@ -289,7 +287,7 @@ _NAMED = "_diode_lut_name"  # the attribute of a generated kernel with its name 
 
 
 def _generated_name(kernel: Any, arguments: Sequence[Any]) -> str | None:
-    """Return a generated kernel's name, the same in all runs: its problem, and what it fuses."""
+    """Return a generated kernel's name, the same in all runs: its problem, and the ops it fuses."""
     if _NAMED not in vars(kernel):
         problem = _problem_of(kernel, arguments)
         fused = re.sub(r"^triton_[a-z]+_(fused_)?|_\d+$", "", str(kernel.inductor_meta.get("kernel_name", "")))
@@ -314,7 +312,7 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
 
 
 def _record(kernel: Any, arguments: Sequence[Any]) -> None:
-    """Write a record to measure the kernel with, unless tables have no rows for such kernels."""
+    """Write a record from which ``tune`` measures the kernel, unless tables have no rows for such kernels."""
     problem = _problem_of(kernel, arguments)
     if problem is None:
         return

@@ -1,12 +1,12 @@
 """Answer Inductor's questions about choices of matmuls, configs of attention, and padding.
 
-One matmul on a GPU is a ``_Question``: its inputs become a problem, the snapshot decides about it, and the decision
-becomes the list of choices. For grouped matmuls and on the CPU, Inductor makes a list without asking, which
-``filter_choices`` sees.
+A ``_Question`` is about one matmul on a GPU: its inputs become a problem, the snapshot decides about it, and the
+decision becomes the list of choices. For grouped matmuls and on the CPU, Inductor asks no handler. ``filter_choices``
+then sees its list.
 
-Inductor decides on padding in its ``pad_mm`` pass, long before it asks for kernels. It asks later for the kernel of the
-padded matmul, which is recognized by the nodes of the padding. Only the graph is looked at, and not the earlier
-decision. So two compiles of the same graph decide alike, and may share an entry of Inductor's cache.
+Inductor decides on padding in its ``pad_mm`` pass, long before it asks for the kernel of the padded matmul. The nodes
+of the padding tell such a matmul. Only the graph is read, and no earlier decision remembered. So two compiles of the
+same graph decide alike, and may share an entry of Inductor's cache.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class DiodeChoices(InductorChoices):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the handler below and the snapshot: Inductor's compile workers get handlers by pickle."""
-        identity = cache_identity()  # turns the hook off if it cannot be found out
+        identity = cache_identity()  # first, because it may turn the hook off
         return _unpickled, (self._below, None if off_because else snapshot(), OFF if off_because else identity)
 
     def get_template_configs(
@@ -101,7 +101,7 @@ class DiodeChoices(InductorChoices):
         op_name: str,
         kwarg_overrides: dict[str, dict[str, Any]] | None = None,
     ) -> Choices:
-        """Return the choices of a table or model for a matmul, or else of the base class."""
+        """Return the choices of a table or model for a matmul, or else the base class's."""
 
         def ask_base(some: list[Any]) -> Choices:
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, some, op_name, kwarg_overrides)
@@ -120,7 +120,7 @@ class DiodeChoices(InductorChoices):
     def reduction_split_factor(  # type: ignore[override]  # a static method before torch 2.14
         self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
     ) -> int:
-        """Return into how many parts a reduction is split: the number of a table, or else of the base class."""
+        """Return into how many parts to split a reduction, by a table or else by the base class."""
         sizes = reduction_numel_hint, numel_hint
         try:
             from diode_lut.hook.generated import parts_of
@@ -166,7 +166,7 @@ require_same_parameters(DiodeChoices.triton_kernel_kwargs, InductorChoices.trito
 
 
 def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
-    """Return the configs of a table or model, or else of the base class."""
+    """Return the configs of a table or model, or else the base class's."""
     try:
         from diode_lut.hook.attention import answer_attention
 
@@ -192,7 +192,7 @@ def on_top_of(handler: InductorChoices) -> DiodeChoices:
 
 
 def _unpickled(below: InductorChoices | None, taken: Any, identity: tuple[Hashable, ...]) -> DiodeChoices:
-    """Return a handler like the pickled handler, whose snapshot came into force when it was unpickled."""
+    """Return a handler like the pickled one. Unpickling its snapshot has put that into force."""
     if taken is None:
         forget_what_was_taken_over()
     follow(identity)
@@ -200,9 +200,9 @@ def _unpickled(below: InductorChoices | None, taken: Any, identity: tuple[Hashab
 
 
 def filter_choices(choices: Choices) -> Choices:
-    """Return our marked choices, if there are any, or else the choices for the matmul of the list.
+    """Return our marked choices, if the list has any. Otherwise decide about its matmul.
 
-    Only our handler answers about grouped matmuls: another handler is set if tables are not to be asked.
+    Grouped matmuls are answered only under our handler. Another one is set while tables must not be asked.
     """
     marked = [choice for choice in choices if MARK in choice.annotations]
     if marked:
@@ -226,14 +226,14 @@ def filter_choices(choices: Choices) -> Choices:
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
     """Return whether a table or model has the operands of a matmul padded, or None if Inductor should find out.
 
-    Inductor finds out if no config of the answer has a ``pad``, because its author has not compared with padding. But
-    if sizes may change, Inductor's benchmark would decide for all of them by the first sizes. Then a matmul keeps its
-    operands if a kernel is known to be faster than aten. It also keeps them if Inductor would pad M alone, which aligns
-    nothing: only a benchmark beside other work on the GPU finds that faster.
+    Inductor finds out if no config of the answer has a ``pad``: nobody has compared them with padding. There are two
+    exceptions, in which the operands stay as they are. Padding of M alone aligns nothing, and only a benchmark beside
+    other work on the GPU finds it faster. With sizes that may change, Inductor's benchmark would decide for all of them
+    by the first sizes. So a kernel that is known to be faster than aten keeps the operands.
 
-    A match of several matmuls is a matmul with its gradients, and Inductor pads all of them or none. If
-    there is an answer for any of them, the result is False, and Inductor asks about each alone. Nothing is recorded,
-    because Inductor will also ask for the kernel.
+    A match of several matmuls is a matmul with its gradients, which Inductor pads together. If there is an answer for
+    any of them, return False, so that Inductor asks about each alone. Nothing is recorded here, because Inductor asks
+    for the kernel later.
     """
     now = in_force()
     if now is None or not now.settings.pad or inductor_config.force_shape_pad:
@@ -258,9 +258,9 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
 
 
 def _pads_rows_alone(problem: Problem) -> bool:
-    """Return whether N and K are aligned, and A is row-major, so that each row begins where it would with more rows.
+    """Return whether Inductor would pad M alone, and A is row-major: more rows do not move where rows begin.
 
-    On an H100, 30 such GEMMs with padding took 1.05 to 1.6 times as long. Other types and batches were not measured.
+    On an H100, 30 such GEMMs took 1.05 to 1.6 times as long with padding. Other types and batches were not measured.
     """
     multiple = pad_multiple(problem.dtype)
     measured = problem.op in ("mm", "addmm") and problem.dtype in ("float16", "bfloat16")
@@ -269,9 +269,9 @@ def _pads_rows_alone(problem: Problem) -> bool:
 
 
 def first_pad(decision: Decision, device: torch.device) -> int:
-    """Return the number to whose multiples the first config that can run needs its operands padded, or 1.
+    """Return the ``pad`` that operands need for the first config that can run, or 1.
 
-    Whether a config can run is only known in part before there are operands.
+    Before there are operands, this is known in part only.
     """
     problem, arch = decision.problem, architecture(decision.hardware.arch)
     for config in decision.configs[:1] if decision.only_first else decision.configs:
@@ -289,7 +289,7 @@ def first_pad(decision: Decision, device: torch.device) -> int:
 
 
 def _answers_with_padding(now: InductorSnapshot, op: str, matmul: Any) -> Answers | None:
-    """Return the answers for a node of the graph, or for its fake tensors, or None if tables have no such problems."""
+    """Return the answers for a node or a tuple of fake tensors, or None if tables have no such problems."""
     tensors = matmul if isinstance(matmul, tuple) else tensors_of(matmul, op)
     problem = None if tensors is None else problem_of_tensors(op, *tensors)
     if problem is None or tensors is None:
@@ -310,9 +310,9 @@ _native: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 
 
 def record_native() -> None:
-    """Record the present matmul, if tables know its op, and Inductor generates its kernel.
+    """Record the present matmul, if tables know its op.
 
-    Inductor asks nobody then. It does so with its setting ``triton.native_matmul``.
+    With the setting ``triton.native_matmul``, Inductor generates its kernel without asking a handler.
     """
     node: Any = V.graph.current_node
     op = _NATIVE.get(node.target)
@@ -324,15 +324,14 @@ def record_native() -> None:
     tensors = tensors_of(node, op)
     problem = None if tensors is None else problem_of_tensors(op, *tensors)
     if problem is not None and tensors is not None:
-        reason = "the setting triton.native_matmul generates its kernel"
-        now.record_no_choice(problem, next(iter(tensors)).device, reason)
+        now.record_no_choice(problem, tensors[0].device, "the setting triton.native_matmul generates its kernel")
 
 
 class Decided(NamedTuple):
-    """The decision about a matmul, and the number of elements to whose multiples its operands are padded.
+    """The decision about a matmul, and the ``pad`` of its operands.
 
-    ``followed`` is the problem whose epilogues the scheduler may fuse. It is None if the result is cut to its size
-    before anything follows, and for padded operands with sizes that may change. ``axes`` are these sizes.
+    ``followed`` is the problem whose epilogues the scheduler may fuse. It is None if the padded result is cut to size
+    before anything follows, and if padded operands have sizes that may change. ``axes`` are the sizes that may change.
     """
 
     decision: Decision
@@ -342,11 +341,11 @@ class Decided(NamedTuple):
 
 
 def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | None = None) -> Decided | None:
-    """Decide about a matmul with these KernelInputs, and record it. The result is None if tables have no such problems.
+    """Decide about a matmul with these KernelInputs, and record it. Return None if tables have no such problems.
 
-    If sizes may change, the decision is for all of them. If the graph pads the operands because the answer is a config
-    with a ``pad``, the decision is about the matmul without padding. Otherwise an addmm whose bias is more than a row
-    is an mm with an epilogue. ``fast`` says whether a scaled_mm accumulates fast, and is None for other ops.
+    If sizes may change, the decision is for all of them. If the graph pads operands, and the matmul before padding is
+    answered with a ``pad``, the decision is about that matmul. Otherwise an addmm whose bias is more than a row is an
+    mm with an epilogue. ``fast`` says whether a scaled_mm accumulates fast, and is None for other ops.
     """
     device = inputs.device()
     before = unpadded(V.graph.current_node, op) if now.settings.pad else None
@@ -380,7 +379,7 @@ _SCALED_UID, *_ = UIDS[pointer_gemm(SCALED[0])][SCALED[0]]
 
 
 _answered = threading.local()
-"""``inputs``: weak references to A and B of this thread's last answered addmm."""
+"""Weak references to A and B of this thread's last addmm, if it was answered, as ``inputs``."""
 
 
 class _Question:
@@ -404,16 +403,16 @@ class _Question:
     def choices(self) -> Choices | None:
         """Return the choices of the answer, or None if Inductor should choose among its own."""
         if self.inputs.device_type == "cpu":
-            return None  # there the filter answers, which sees the C++ template too
+            return None  # ``filter_choices`` answers, because it sees the C++ template too
         if self.op == "addmm" and autotuning():
-            # Inductor may ask up to three times, for aten, contiguous and Triton. It is decided when aten is offered,
-            # or if aten is not among the backends, when Triton is.
+            # Inductor may ask up to three times, for aten, contiguous and Triton. Decide when it offers aten, or Triton
+            # if aten is no backend.
             deciding = offered(self.templates, ATEN.template, self.op) or (
                 not use_aten_gemm_kernels() and offered(self.templates, pointer_gemm(self.op), self.op)
             )
             if not deciding:
                 return [] if self._answered_before() else None
-        # Inductor does not offer this template for scales of blocks, which may have the shapes of others
+        # Inductor does not offer this template for scales of blocks. Their shapes may be like those of other scales
         fast = self.options.get(_SCALED_UID, {}).get("USE_FAST_ACCUM")
         asked, choices = decide_matmul(self.now, self.inputs, self.op, fast=fast), None
         if asked is not None:
@@ -435,7 +434,7 @@ class _Question:
         return bool(last) and all(seen() is node for seen, node in zip(last, nodes, strict=True))
 
     def _in_branches(self, decision: Decision) -> Branches | None:
-        """Return kernels for the parts of a dynamic size's range, or None if a single kernel is as good or possible."""
+        """Return kernels for parts of a dynamic size's range, or None if one kernel is as good, or all there can be."""
         if not decision.over or not self.is_single or not can_branch():
             return None
         answers = self.now.answers(decision.problem, self.inputs.device(), padding=False, axes=self.axes)
@@ -466,7 +465,7 @@ class _Question:
     def _followed(self, problem: Problem, choices: Choices | None, own_branches: Branches | None) -> Choices | None:
         """Leave the kernel to the scheduler, if it may fuse pointwise work.
 
-        Inductor benchmarks with the epilogues, so this is only for a single choice.
+        This is for a single choice only. Inductor benchmarks several choices with the epilogue by itself.
         """
         now, node, single = self.now, V.graph.current_node, self.is_single
         wanted = now.settings.epilogues and single and (choices is not None or not autotuning())
@@ -486,11 +485,10 @@ class _Question:
     def _deferred(
         self, plain: ChoiceCaller, problem: Problem, own_branches: Branches | None, *, alone: bool, joined: bool
     ) -> ChoiceCaller:
-        """Return a choice without a kernel yet, or ``plain`` if it is as good with any epilogue.
+        """Return a choice whose kernel is open, or the stand-alone choice ``plain`` if it is as good for any epilogue.
 
-        ``plain`` is the stand-alone choice. A kernel for few rows fuses any epilogue, which costs it nothing. If
-        ``alone``, no epilogue can follow. If ``joined``, the result is a part of a concatenation. If layouts of inputs
-        are open, rows are asked about the likely layouts.
+        A kernel for few rows fuses any epilogue at no cost. If ``alone``, no epilogue can follow. If ``joined``, the
+        result is a part of a concatenation. If layouts of inputs are open, rows are asked about the likely layouts.
         """
         inputs, own, now = self.inputs, config_of(plain), self.now
         aten = plain if own == ATEN else self._aten()
@@ -509,7 +507,7 @@ class _Question:
         as_good = own == ATEN or alone or (has_aligned_rows(layout) and not few)
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
         if V.graph.current_node.target is torch.ops.aten.convolution.default and own != ATEN and answering:
-            as_good = as_good and release() > (2, 11)  # which sees through views only where a template is a Deferred
+            as_good = as_good and release() > (2, 11)  # 2.11 fuses through views for a Deferred only
         in_part = joined and not changing and own is not None and own != ATEN
         if as_good and not (may_branch or own_branches is not None or in_part):
             if own == ATEN and not alone:

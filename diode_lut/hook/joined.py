@@ -1,9 +1,9 @@
-"""Join matmuls with the same A: two or three B are read by one kernel, where they are.
+"""Join matmuls with the same A: one kernel reads two or three B, without copying them.
 
-A pass over each graph, after all of Inductor's that leave it functional, finds such matmuls, asks the tables about each
-group, and puts a node in their place if a row names a kernel. Lowered, this node is that kernel. The kernel writes each
-result into a tensor of its own, as if the matmuls were apart, so that nothing else in the graph changes.
-``silu(gate) * up``, or the same of gelu, is computed in the kernel, and nothing else is fused into it.
+A pass over each graph finds such matmuls, after Inductor's passes that leave the graph functional. It asks the tables
+about each group, and replaces the group by a node if a row names a kernel. The node is lowered to that kernel, which
+writes each result into a tensor of its own. So nothing else in the graph changes. The kernel also computes
+``silu(gate) * up``, or the same with gelu, and nothing else is fused into it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _SETTINGS = {
     "bias": None,
     "scale_result": None,
 }
-"""The other arguments of addmm, and of scaled_mm, that can be joined."""
+"""The values of other arguments of addmm and scaled_mm with which they can be joined."""
 
 RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _VIEWS = RESHAPES | {
@@ -69,8 +69,8 @@ _VIEWS = RESHAPES | {
     *(aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.alias.default),
 }
 CONVERT = prims.convert_element_type.default
-_MOVABLE = _VIEWS | {CONVERT}  # ops that compute the same wherever they stand after their input
-_FEW_ROWS = 64  # with more rows, matmuls that pointwise work follows stay apart, because their own kernels may fuse it
+_MOVABLE = _VIEWS | {CONVERT}  # ops that compute the same anywhere after their input
+_FEW_ROWS = 64  # with more rows, matmuls before pointwise work stay apart, because their own kernels may fuse it
 
 
 class MatmulNodes(NamedTuple):
@@ -84,12 +84,12 @@ class MatmulNodes(NamedTuple):
 
     @property
     def own(self) -> list[Node]:
-        """All but A and its scale, which the first matmul of a group reads for the others."""
+        """All nodes but A and its scale, which all matmuls of a group share."""
         return [each for each in (self.b, self.bias, self.scale_b) if each is not None]
 
 
 class Product(NamedTuple):
-    """A matmul in the graph. ``axes`` has its M, if that may change, with a bound."""
+    """A matmul in the graph. If its M may change, ``axes`` has it with an upper bound."""
 
     node: Node
     problem: Problem
@@ -97,15 +97,15 @@ class Product(NamedTuple):
 
     @property
     def most_rows(self) -> int:
-        """The largest M that it can have."""
+        """The largest M it can have."""
         return next((axis.high for axis in self.axes if axis.high is not None), self.problem.m)
 
 
-Parts = tuple[tuple[int | None, str], ...]  # configs for parts of a size's range, with the largest size of all but one
+Parts = tuple[tuple[int | None, str], ...]  # configs for parts of a size's range, each with its largest size, or None
 
 
 class _Group(NamedTuple):
-    """Matmuls with the same A, their problem together, and for a variant of GATED the node with the result."""
+    """Matmuls with the same A, and their problem together. For a variant of GATED, ``result`` is replaced, too."""
 
     problem: Problem
     products: tuple[Product, ...]
@@ -123,7 +123,7 @@ def join(graph: Graph) -> None:
 
 
 def join_all(graph: Graph, config: Config) -> None:
-    """Put a node for a kernel of ``config`` in the place of each group, to measure it. CannotRun when lowered."""
+    """Put a node for a kernel of ``config`` in the place of each group, to measure it. Its lowering may fail."""
     _join(graph, lambda group: None if group.products[0].axes else ((None, str(config)),), lower_measured)
 
 
@@ -135,13 +135,13 @@ def _join(graph: Graph, choose: Callable[[_Group], Parts | None], lower: Callabl
 
 
 def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
-    """Yield the matmuls with the same A. Between them, nothing writes into a tensor."""
+    """Yield the matmuls with the same A between which nothing writes into a tensor."""
     found: dict[Any, list[Product]] = defaultdict(list)
     for node in graph.nodes:
         writes = node.op == "call_function" and node.is_impure(impure_random=False)
         if writes:
             yield from found.values()
-            found = defaultdict(list)
+            found.clear()
         product = product_of(node)
         if product is not None:
             where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
@@ -152,7 +152,7 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
 
 
 def _identity(argument: Any) -> Any:
-    """Return a value that is equal for equal computations: each projection may have a view of its own."""
+    """Return a value that is equal for equal computations, because each projection may read its own view of A."""
     if isinstance(argument, Node):
         if isinstance(argument.meta.get("val"), torch.SymInt):
             return argument.meta["val"].node.expr
@@ -163,7 +163,7 @@ def _identity(argument: Any) -> Any:
 
 
 def product_of(node: Node) -> Product | None:
-    """Return the matmul of a node on a GPU, if tables know such, and no size but M can change."""
+    """Return the matmul of a node, if it is on a GPU, tables have such problems, and no size but M may change."""
     op = _OPS.get(node.target)
     if op is None:
         return None
@@ -194,7 +194,7 @@ def product_of(node: Node) -> Product | None:
 
 
 def operands_of(node: Node) -> MatmulNodes:
-    """Return what a matmul reads now: another that it reads may have been joined, and be a new node since."""
+    """Return the present operands of a matmul. Joining other matmuls may have replaced them by new nodes."""
     if node.target is aten.addmm.default:
         bias, a, b = node.args[:3]
         return MatmulNodes(a, b, bias)  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def operands_of(node: Node) -> MatmulNodes:
 
 
 def _scaling(a: Any, b: Any, *scales: Any) -> str | None:
-    """Return the one of JOINED_SCALINGS that these scales are, or None for scales of blocks and of other types."""
+    """Return the variant of JOINED_SCALINGS for these scales, or None for scales of blocks or other types."""
     for variant, counts in zip(JOINED_SCALINGS, ((1, 1), (a.shape[0], b.shape[1])), strict=True):
         pairs = zip(scales, counts, strict=True)
         if all(scale.dtype == torch.float32 and statically_known_true(scale.numel() == n) for scale, n in pairs):
@@ -214,7 +214,7 @@ def _scaling(a: Any, b: Any, *scales: Any) -> str | None:
 def _groups(
     products: Sequence[Product], places: dict[Node, int], choose: Callable[[_Group], Parts | None]
 ) -> Iterator[tuple[_Group, Parts]]:
-    """Yield the groups for which ``choose`` returns configs: pairs for a gate times ``up``, and up to three others."""
+    """Yield the groups for which ``choose`` returns configs: gates with their ``up``, then two or three others."""
 
     def answered(
         members: tuple[Product, ...], variant: str, result: Node | None = None
@@ -242,13 +242,13 @@ def _groups(
 
 
 def _are_ready(products: Sequence[Product], places: dict[Node, int]) -> bool:
-    """Return whether all that a kernel reads is there before the first of its matmuls. So none depends on another."""
+    """Return whether all operands can be had before the first matmul. Then no matmul depends on another."""
     first = min(places[product.node] for product in products)
     return all(places[_origin(each)] < first for product in products for each in operands_of(product.node).own)
 
 
 def _origin(node: Node) -> Node:
-    """Return the node from which movable ops alone compute this one."""
+    """Return the node from which this one is computed by movable ops alone."""
     while node.op == "call_function" and node.target in _MOVABLE and len(node.all_input_nodes) == 1:
         (node,) = node.all_input_nodes
     return node
@@ -263,7 +263,7 @@ ACTIVATIONS: dict[str, tuple[Any, ...]] = {
         (_ADD, (aten.tanh.default, (_MUL, _CUBIC, math.sqrt(2 / math.pi))), 1),
     ),
 }
-"""The activations of GATED as Inductor decomposes them, in float32."""
+"""The activations of GATED, as Inductor decomposes them in float32."""
 
 STEPS = {
     *(_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default, aten.erf.default),
@@ -273,9 +273,9 @@ _DEEPEST = 10  # steps from the result back to the gate, at most
 
 
 def written(node: Any, leaves: dict[Node, str], inside: set[Node], depth: int = 0) -> Any:
-    """Return what a node computes of ``leaves``, which have a name each, and add all nodes on the way to ``inside``.
+    """Return the computation of a node from named ``leaves``, and add all nodes on the way to ``inside``.
 
-    It is a tuple for each step, the name for a leaf, and None for anything that is no step.
+    A step is a tuple of its op and its arguments, and a leaf is its name. Anything else is None.
     """
     if not isinstance(node, Node) or node in leaves:
         return leaves.get(node, node)
@@ -289,7 +289,7 @@ def written(node: Any, leaves: dict[Node, str], inside: set[Node], depth: int = 
 
 
 def named(variant: str, leaf: str) -> Any:
-    """Return the activation of a variant of GATED with another name for the gate."""
+    """Return the activation of a variant of GATED, with the gate named ``leaf``."""
 
     def renamed(steps: Any) -> Any:
         return tuple(map(renamed, steps)) if isinstance(steps, tuple) else leaf if steps == "gate" else steps
@@ -298,7 +298,7 @@ def named(variant: str, leaf: str) -> Any:
 
 
 def _gated(gate: Node, up: Node) -> tuple[str, Node] | None:
-    """Return the variant and the node with an activation of ``gate`` times ``up``, if nothing else reads any step."""
+    """Return the variant and the node of ``activation(gate) * up``, if nothing else reads any of its steps."""
     for result in _ends(up):
         inside = {gate, up}
         product = written(result, {gate: "gate", up: "up"}, inside)
@@ -317,7 +317,7 @@ def takes_place(result: Node, product: Node, inside: set[Node]) -> bool:
 
 
 def _ends(up: Node) -> Iterator[Node]:
-    """Yield the products of elements that read the result of a matmul."""
+    """Yield the elementwise products that read the result of a matmul."""
     for user in up.users:
         if user.target is aten.mul.Tensor:
             yield user
@@ -326,9 +326,9 @@ def _ends(up: Node) -> Iterator[Node]:
 
 
 def _chosen(now: InductorSnapshot, group: _Group) -> Parts | None:
-    """Return the configs of the tables that can run, after a record, or None if the matmuls stay apart.
+    """Record and return the configs of the tables that can run, or None if the matmuls stay apart.
 
-    With a dynamic size, they are joined if a kernel is known to be faster for all sizes.
+    With a dynamic size, matmuls are joined only if kernels are known to be faster for all sizes.
     """
     product, *_ = group.products
     result = product.node.meta["val"]
@@ -359,7 +359,7 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Parts | None:
 
 
 def _replace(graph: Graph, group: _Group, parts: Parts, lower: Callable[..., Any]) -> None:
-    """Put a node in the place of the matmuls, or of all that becomes of ``silu(gate) * up``."""
+    """Put a node in the place of the matmuls, or of the whole computation of ``silu(gate) * up``."""
     nodes = [product.node for product in group.products]
     first, operands = min(nodes), list(map(operands_of, nodes))
     for read in dict.fromkeys(each for one in operands for each in one.own):
@@ -391,7 +391,7 @@ def _replace(graph: Graph, group: _Group, parts: Parts, lower: Callable[..., Any
 
 
 def erase_unread(graph: Graph, result: Node) -> None:
-    """Erase a node that nothing reads, and all nodes that nothing reads then."""
+    """Erase a node that nothing reads, and all nodes that were read by erased nodes alone."""
     unread = [result]
     while unread:
         node = unread.pop()
@@ -401,7 +401,7 @@ def erase_unread(graph: Graph, result: Node) -> None:
 
 
 def _move_before(place: Node, node: Node) -> None:
-    """Move a node, and the movable ones that it is computed of, to a place, unless they stand before it."""
+    """Move a node, and the movable nodes from which it is computed, to a place, unless they stand before it."""
     chain = [node]
     while chain[-1] is not _origin(node):
         chain += chain[-1].all_input_nodes
@@ -413,13 +413,13 @@ def _move_before(place: Node, node: Node) -> None:
 def lower_joined(
     a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts, scales: Sequence[Any]
 ) -> Any:
-    """Lower a node to the kernels of its configs, or if that fails to the matmuls as they were."""
+    """Lower a node to the kernels of its configs. If that fails, lower it to the matmuls as they were."""
     try:
         return lower_measured(a, bs, biases, variant, parts, scales)
     except Exception as error:
         leave("joined matmuls", error)
     apart = []
-    for b, bias, scale in zip(bs, biases, scales[1:] or biases, strict=True):
+    for b, bias, scale in zip(bs, biases, scales[1:] or biases, strict=True):  # without scales, ``scale`` is unused
         if scales:
             apart.append(lowerings[aten._scaled_mm.default](a, b, scales[0], scale, None, None, torch.bfloat16, True))
         else:
@@ -439,7 +439,7 @@ def lower_joined(
 def lower_measured(
     a: Any, bs: Sequence[Any], biases: Sequence[Any], variant: str, parts: Parts, scales: Sequence[Any]
 ) -> Any:
-    """Lower a node to the kernels of its configs. CannotRun if Inductor does not make one of them."""
+    """Lower a node to the kernels of its configs. CannotRun if Inductor does not make all of them."""
     gated, count = variant in GATED, len(bs)
     given = [a, *bs, *(bias for bias in biases if bias is not None), *scales]
     nodes = list(realize_inputs(*given))  # type: ignore[no-untyped-call]

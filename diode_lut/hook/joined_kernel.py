@@ -1,10 +1,9 @@
-"""The Triton template of joined matmuls: the column of a program's tile says which B it reads, and which result it
-writes.
+"""The Triton template of joined matmuls: the column of a tile tells its B and its result.
 
-It follows Inductor's template for mm. The first result is the template's, the others are inputs that it writes into.
-With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone, or the same of
-gelu, whose ``0.5 x (1 + tanh(y))`` is ``x sigmoid(2 y)``. With ``FEW_ROWS``, it keeps a sum for each element of a block
-of K, and adds these up in the end. With ``SCALED``, products have a scale of A and one of B, or of each row and column.
+It follows Inductor's template for mm. The first result is the template's. The others are inputs into which it writes.
+With ``GATED``, a program computes the tiles of both products, and writes ``silu(first) * second`` alone, or the same
+with gelu, whose ``0.5 x (1 + tanh(y))`` is ``x sigmoid(2 y)``. With ``FEW_ROWS``, it keeps a sum for each element of a
+block of K, and adds these up in the end. With ``SCALED``, A and B have a scale each, or one for each row and column.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[An
     return (cdiv(m, meta["BLOCK_M"]) * meta["TILES_N"], 1, 1)
 
 
-# Variables that a branch assigns need the same type in all branches: numbers are made tensors by ``tile * 0``. Numbers
-# that are the same for all B stay constants. The loop along K ends as in ``choices._with_short_code``.
+# Triton wants a variable to have the same type in all branches, so ``tile * 0`` makes tensors of numbers. Numbers that
+# are the same for all B stay constants. The loop along K ends as in ``choices._with_short_code``.
 _SOURCE = """
     M = {{size("A", 0)}}
     K = {{size("A", 1)}}
@@ -174,7 +173,7 @@ _SOURCE = """
 def joined_template(count: int, biases: int, *, gated: bool, scaled: bool = False) -> TritonTemplate:
     """Return the template for a number of B. ``biases`` has a bit for each B with a bias.
 
-    There is one for each list of arguments. That for a single B leaves its bias to Inductor.
+    Each list of arguments has its own template. The template for a single B leaves the bias to Inductor.
     """
     names = ["A", *(f"B{i}" for i in range(count)), *(f"C{i}" for i in range(count) if biases >> i & 1)]
     names += ["SA", *(f"SB{i}" for i in range(count))] if scaled else []

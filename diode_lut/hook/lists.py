@@ -1,8 +1,8 @@
-"""Answer about lists of choices made without asking the handler: of grouped matmuls, and on the CPU.
+"""Answer about lists that Inductor makes without asking the handler: for grouped matmuls, and on the CPU.
 
-In default mode the list of a grouped matmul is the library alone. Under max-autotune it has Inductor's own kernels,
-generated but not compiled yet. On the CPU, the C++ template is on the list besides the library. If a table answers, its
-choices take the place of the list.
+In default mode, the list of a grouped matmul has the library alone. Under max-autotune it also has Inductor's kernels,
+generated but not compiled yet. On the CPU, the list has the library and the C++ template. If a table answers, its
+choices replace the list.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from diode_lut.templates.config import ATEN, Config
 
 
 class Grouped(NamedTuple):
-    """A grouped matmul in a graph: its problem, its operands, the ends of its groups, and its result."""
+    """A grouped matmul in a graph, with the ends of its groups. ``changes`` says whether a size may change."""
 
     problem: Problem
     a: Any
@@ -136,10 +136,10 @@ def build_grouped(config: Config, asked: Grouped, choices: list[ChoiceCaller]) -
 
 
 def _require_kernel(asked: Grouped, descriptors: str) -> None:
-    """CannotRun unless Inductor allows the kernel, and tensor descriptors can describe the operands."""
+    """Raise CannotRun unless Inductor allows the kernel, and tensor descriptors can describe the operands."""
     require_templates(asked.layout)
     if V.graph.aot_mode or V.graph.cpp_wrapper:
-        # torch 2.11's wrapper has memory for the descriptors of one program, and all programs write theirs.
+        # In torch 2.11 there is memory for the descriptors of one program, but all programs write theirs.
         raise CannotRun("C++ wrappers may have too little memory for its tensor descriptors")
     if not descriptors:
         raise CannotRun("this release of Triton has no tensor descriptors")
@@ -154,7 +154,7 @@ def _require_kernel(asked: Grouped, descriptors: str) -> None:
 
 
 def _apart(node: Any) -> bool:
-    """Return whether no rows (columns, where column-major) of a group share memory, and lines have unit stride."""
+    """Return whether a dimension has stride 1, and no rows of a group (columns, if column-major) share memory."""
     numbers = sorted(zip(node.get_stride(), node.get_size(), strict=True))
     needed = 1
     for stride, size in numbers:
@@ -194,7 +194,7 @@ def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
 def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
     """Return whether Inductor could benchmark these choices: it needs the layout of their result.
 
-    Its lowerings of packed linears work that out under max-autotune only.
+    Its lowerings of packed linears compute this layout under max-autotune only.
     """
     return all(choice.layout is not None for choice in choices)
 
@@ -219,7 +219,7 @@ def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
 def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
     """Return whether Inductor would offer the C++ template for the computation of ``aten``, if it autotuned.
 
-    Its own functions decide on open layouts, which they must not do if the library is taken. So they get buffers of the
+    Inductor's functions would fix open layouts, which must stay open if the library is used. So they get buffers of the
     same names with the likely layouts.
     """
 

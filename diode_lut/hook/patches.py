@@ -1,7 +1,7 @@
-"""The hook's way into PyTorch: all functions of PyTorch it replaces, and all it registers there.
+"""The hook's way into PyTorch: all functions that it replaces there, and all that it registers.
 
-PATCHES is the list. Everything is put in place through it, ``doctor`` checks it, and docs/hook.md shows it. Importing
-this module imports nothing of PyTorch, because it is loaded while ``torch._inductor.config`` is being imported.
+PATCHES lists them. Everything is put in place from this list, ``doctor`` checks it, and docs/hook.md shows it. This
+module imports nothing of PyTorch at its own import, because ``torch._inductor.config`` is being imported meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from diode_lut.process import in_forked_children, when_imported
 Undo = Callable[[], object]
 
 ALWAYS, TRACING, RECORDING, MEASURING, SERVING = "always", "tracing", "recording", "measuring", "serving"
-"""When patches are in place: in programs with the hook, in those ``compare`` traces, in those ``tune`` runs, while this
-package measures Inductor's own choices, and in vLLM."""
+"""When patches are in place: in all programs with the hook, in programs that ``compare`` traces or ``tune`` runs, while
+this package measures Inductor's own choices, and in vLLM."""
 
 
 class Patch(NamedTuple):
@@ -34,8 +34,8 @@ class Patch(NamedTuple):
 
     ``name`` is the attribute in ``module``, and ``why`` says why nothing public serves. ``by`` is ``module:function``,
     imported when it is needed. A function in place of an attribute gets the original as its first argument. A function
-    that registers gets the module, and returns a function to undo it. If ``by`` is empty, ``measuring`` gets the
-    function. ``until`` is the last release of PyTorch in need of the patch, and None if all supported releases need it.
+    that registers gets the module, and returns a function to undo it. If ``by`` is empty, the caller of ``measuring``
+    gives the function. ``until`` is the last release of PyTorch that needs the patch, and None if all releases do.
     ``same_parameters`` says that the original must have the parameters of our function.
     """
 
@@ -241,16 +241,16 @@ PATCHES = (
         SERVING,
     ),
 )
-"""Everything of PyTorch this package replaces or registers, and a function of vLLM."""
+"""Everything of PyTorch that this package replaces or registers, and a function of vLLM."""
 
 
 def install(_config: ModuleType) -> None:
-    """Put the hook into Inductor, right after ``torch._inductor.config`` is imported: each patch with its module."""
+    """Put the hook into Inductor, when ``torch._inductor.config`` was just imported. Patches wait for their modules."""
     _put_when_imported(ALWAYS)
 
 
 def install_probe(_config: ModuleType) -> None:
-    """Have this process tell ``compare`` about itself. Called like ``install``, in programs ``compare`` starts."""
+    """Have this process report to ``compare``. It is called like ``install``, in programs that ``compare`` starts."""
     from diode_lut import probe
 
     def compile_s() -> float | None:  # in all threads; None if Dynamo does not tell
@@ -266,7 +266,7 @@ def install_probe(_config: ModuleType) -> None:
         dynamo = modules.get("torch._dynamo.utils")
         return {str(why): count for why, count in dynamo.counters["graph_break"].items()} if dynamo else {}
 
-    def copies() -> int | None:  # how many programs like this one the memory of its GPUs and of the host has room for
+    def copies() -> int | None:  # how many such programs have room in the memory of the GPUs and of the host
         try:
             cuda = modules["torch"].cuda
             devices = range(cuda.device_count() if cuda.is_initialized() else 0)
@@ -288,12 +288,12 @@ def install_probe(_config: ModuleType) -> None:
 
 
 def install_recording(_config: ModuleType) -> None:
-    """Have this process record generated kernels for ``tune``. Called like ``install``, in programs ``tune`` starts."""
+    """Have this process record generated kernels for ``tune``. Called like ``install``, in programs that it runs."""
     _put_when_imported(RECORDING)
 
 
 def install_in_vllm(_compiler_interface: ModuleType) -> None:
-    """Complete the keys of vLLM's own cache, from which it loads graphs without asking Inductor."""
+    """Complete the keys of vLLM's own cache, from which vLLM loads graphs without asking Inductor."""
     _put_when_imported(SERVING)
 
 
@@ -309,7 +309,7 @@ def _put_when_imported(during: str) -> None:
 
 
 def put_those_of(module: ModuleType) -> None:
-    """Put the wanted patches of a module in place, unless they are there."""
+    """Put the wanted patches of a module in place, unless they already are."""
     for patch in PATCHES:
         if patch.module == module.__name__ and patch.during in _wanted and is_needed(patch):
             try:
@@ -335,7 +335,7 @@ def is_in_place(patch: Patch) -> bool:
 
 
 def remove() -> None:
-    """Undo all patches. Threads keep a choices handler they have asked for."""
+    """Undo all patches. Threads keep the choices handlers that they have."""
     _wanted.clear()
     while _undo:
         _, undo = _undo.popitem()
@@ -344,10 +344,10 @@ def remove() -> None:
 
 @contextmanager
 def measuring(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Put the patch of this name in place for a block. ``function`` gets a replaced original first."""
+    """Put ``function`` in place by the patch of this name, for a block. It gets an original that it replaces first."""
     patch = next(patch for patch in PATCHES if patch.during == MEASURING and patch.name == name)
     module: Any = import_module(patch.module)
-    if patch.registers:  # with Inductor's cache of timings, whose own way to undo it would remove all functions
+    if patch.registers:  # in Inductor's cache of timings, which could itself only remove all functions
         getattr(module, name)(function)
         cache_of_timings = module.get_algorithm_selector_cache()
         lists = {
@@ -380,7 +380,7 @@ def _replace(patch: Patch, module: ModuleType, function: Callable[..., Any] | No
 def replacement(
     patch: Patch, original: Callable[..., Any], function: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Return a function in the place of ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
+    """Return a function to replace ``original``. If ``patch.by`` cannot be imported, the hook goes off."""
     if patch.same_parameters:
         require_same_parameters(partial(_function(patch.by), original), original)
 
@@ -405,10 +405,10 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 class Factory:
-    """Make the choices handler of a thread: ours, on top of the handler the user's own factory makes."""
+    """Make the choices handler of a thread: ours, on top of the handler of the user's own factory."""
 
     __name__ = "FACTORY"  # Inductor's repro scripts set configuration by the names of its callables
-    previous: Any = None  # The user's own factory. None without one
+    previous: Any = None  # the user's own factory, or None
 
     def __call__(self) -> Any:
         """Return a new handler, or Inductor's own if ours cannot be loaded."""
@@ -425,11 +425,11 @@ class Factory:
         return f"Factory({self.previous!r}, {cache_identity()!r})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Factory:
-        """Return the factory itself: Inductor copies it for each thread, and keys its caches by a copy."""
+        """Return the factory itself, although Inductor copies it for each thread, and keys its caches by a copy."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Put the identity of answers into the pickle: torch 2.11 keys its caches by it."""
+        """Put the identity of answers into the pickle, by which torch 2.11 keys its caches."""
         return _restore, (self.previous, cache_identity())
 
 
@@ -437,7 +437,7 @@ FACTORY = Factory()  # the factory of this process
 
 
 def _inductors_own() -> Any:
-    """Return Inductor's own handler, with the identity a factory's handlers must have."""
+    """Return Inductor's own handler, with the ``uuid`` that a factory's handlers must have."""
     from torch._inductor.choices import InductorChoices
 
     class Plain(InductorChoices):
@@ -476,7 +476,7 @@ def register_filter(register_defaults: Callable[[Any], None], cache_of_timings: 
 
 
 def add_filter(select_algorithm: Any) -> Undo:
-    """Have Inductor show us each list of choices if it has made its cache of timings. Undo it for a later cache too."""
+    """Have Inductor show us each list of choices, if its cache of timings exists. The undo is for a later cache too."""
 
     def registered() -> list[Any]:
         cache_of_timings = select_algorithm._ALGORITHM_SELECTOR_CACHE
@@ -493,7 +493,7 @@ def add_filter(select_algorithm: Any) -> Undo:
 
 
 def filter_choices(choices: list[Any]) -> list[Any]:
-    """Return Inductor's own choices that it may compare."""
+    """Return those of Inductor's choices that it may compare."""
     try:
         filtered = _function("diode_lut.hook.handler:filter_choices")
     except Exception as error:
@@ -506,7 +506,7 @@ def filter_choices(choices: list[Any]) -> list[Any]:
 def renew_pool_in_forks(async_compile: Any) -> Undo:
     """Give each forked process a pool of threads of its own, as Inductor does with its other pools."""
     in_forked_children(async_compile.AsyncCompile.pool.cache_clear)
-    return lambda: None  # in a process without such a pool it does nothing
+    return lambda: None  # there is nothing to undo: without such a pool, clearing does nothing
 
 
 def use_native_matmul(is_native: Callable[[Any, Any], bool], mat1: Any, mat2: Any) -> bool:
@@ -541,10 +541,10 @@ def register_convolution(conv: Any) -> Undo:
 
 
 def define_kernel(define: Callable[..., str], scheduling: Any, src_code: str, *arguments: Any, **named: Any) -> str:
-    """Define a kernel with the source that the graph's code will have, which lacks a template's spaces in empty lines.
+    """Define a kernel with the source that it will have in the graph's code, without spaces in empty lines.
 
-    Inductor has workers compile the source at once, and knows it again when the graph's code asks for the kernel. A
-    template's source would be another one then, and would be compiled again.
+    Inductor has workers compile the source at once, and finds the result by the source when the graph's code asks for
+    the kernel. The graph's code loses the spaces of a template's empty lines, so the kernel would be compiled again.
     """
     if "triton_heuristics.template(" in src_code:
         src_code = f"\n{dedent(src_code).strip()}\n"
@@ -552,7 +552,7 @@ def define_kernel(define: Callable[..., str], scheduling: Any, src_code: str, *a
 
 
 def write_only(select_algorithm: Any) -> Undo:
-    """Have the code of templates' choices written, and not loaded. A benchmark loads it by itself."""
+    """Have the code of templates' choices written, but not loaded. A benchmark loads it when it needs it."""
     original: Any = select_algorithm.PyCodeCache
 
     class Written(original):  # type: ignore[misc]
@@ -566,7 +566,7 @@ def write_only(select_algorithm: Any) -> Undo:
 
 
 def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002
-    """Return whether to pad the operands of a matmul. Inductor's own function finds out by a benchmark."""
+    """Return whether to pad the operands of a matmul. Inductor's own function runs a benchmark for this."""
     try:
         from diode_lut.hook.handler import is_answered_with_padding
 
@@ -593,7 +593,7 @@ def get_inductor_factors(factors: Callable[..., list[Any]], *arguments: Any, **n
 
 
 def what_is_missing() -> list[str]:
-    """Return the parts of the hook Inductor would not ask, or not first. The list is empty if all are in place."""
+    """Return the parts of the hook that Inductor would not ask, or not first, or nothing if all are in place."""
     try:
         for module in dict.fromkeys(patch.module for patch in PATCHES if patch.during == ALWAYS):
             import_module(module)

@@ -1,4 +1,4 @@
-"""Read problems off Inductor's matmuls: off the inputs of a lowering, off a graph's nodes, off a library's choice."""
+"""Read the problem of a matmul from the inputs of its lowering, its node in the graph, or the library's choice."""
 
 from __future__ import annotations
 
@@ -61,21 +61,22 @@ TORCH_DTYPES = {
 _DTYPES = {kind: name for name, kind in TORCH_DTYPES.items() if name != "tf32"}
 
 SIZES_CHANGE = "a size may change, and rows for the op say all sizes"
-NO_RANGE = "a size is known only when the graph runs, and nothing bounds it"  # why no table is asked about a problem
+NO_RANGE = "a size is known only when the graph runs, and nothing bounds it"
+"""Reasons why no table is asked about a problem."""
 
 
 def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | None:
-    """Return the problem of ``op`` with ``inputs``, its KernelInputs, or None if tables have no such problems.
+    """Return the problem of ``op`` with the KernelInputs ``inputs``, or None if tables have no such problems.
 
-    It has hints for dynamic sizes, and for unbacked sizes the numbers that Inductor assumes. ``axes`` tells these
-    sizes. Tables have no problems of mixed or unusual types, sizes of zero, matrices without a unit stride,
-    or a reduced precision other than TF32. For scaled_mm, ``fast`` says whether accumulation is fast.
+    It has hints in place of dynamic sizes, and Inductor's assumptions in place of unbacked sizes. ``axes`` returns the
+    sizes that may change. Tables have no problems of mixed or unusual types, sizes of zero, matrices without a unit
+    stride, or a reduced precision other than TF32. For scaled_mm, ``fast`` says whether accumulation is fast.
     """
     if op not in OPS or not isinstance(inputs, MMKernelInputs):
         return None
     variant = _variant_of(inputs, fast) if op in SCALED else NO_VARIANT
     dtype = _dtype_of(inputs, op)
-    # A bias is not looked at: in torch 2.11 it may not be in memory yet, and then has no strides.
+    # Do not look at a bias: in torch 2.11 it may not be in memory yet, and then has no strides.
     nodes = inputs.mat1mat2()
     a, b = [node.get_layout() for node in nodes]
     shapes = a.size, a.stride, b.size, b.stride
@@ -95,9 +96,9 @@ def problem_of(inputs: Any, op: str, *, fast: bool | None = None) -> Problem | N
 def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
     """Return the problem for tables on a GPU: an addmm whose bias is more than a row is an mm with an epilogue.
 
-    In tables the bias of an addmm is a row, and the library adds it in its kernel. It copies any other bias to the
-    place of the result, and reads it there. This costs about as much as a second kernel for the bias. The epilogue is
-    ``medium`` for a whole matrix, and ``light`` for a column.
+    In tables the bias of an addmm is a row, which the library adds in its kernel. The library copies any other bias to
+    the place of the result, and reads it there. This costs about as much as a second kernel for the bias. The epilogue
+    is ``medium`` for a whole matrix, and ``light`` for a column.
     """
     if problem.op != "addmm":
         return problem
@@ -110,7 +111,7 @@ def asked_about(problem: Problem, inputs: MMKernelInputs) -> Problem:
 
 
 def why_left(problem: Problem, nodes: Sequence[Any]) -> str:
-    """Return why no table is asked about a problem with the operands ``nodes``, or an empty text."""
+    """Return the reason not to ask tables about a problem with the operands ``nodes``, or an empty text."""
     sizes = [size for node in nodes for size in node.get_size()]
     if is_plain(sizes):
         return ""
@@ -123,46 +124,45 @@ _PLAIN = frozenset({int, Integer, Zero, One})  # Types of plain numbers. Sympy's
 
 
 def is_plain(numbers: Iterable[Any]) -> bool:
-    """Return whether all these sizes and strides are plain numbers, and constant."""
+    """Return whether all these sizes and strides are plain numbers, which do not change."""
     return _PLAIN.issuperset(map(type, numbers))
 
 
 def hint(size: Any) -> int:
-    """Return the value of a size or stride, or its first value if it may change, or Inductor's assumption."""
+    """Return the value of a size or stride. If it may change, return its first value or Inductor's assumption."""
     expression = size.node.expr if isinstance(size, torch.SymInt) else size
     return V.graph.sizevars.optimization_hint(expression)
 
 
 def stays_aligned(node: Any) -> bool:
-    """Return whether a node's view, and each of its rows, starts on a 16-byte boundary for all sizes there may be."""
+    """Return whether a node's view, and each of its rows, starts on a 16-byte boundary for all values of sizes."""
     layout, graph = node.get_layout(), V.graph
     itemsize = layout.dtype.itemsize
-    for step in () if is_plain(layout.stride) else layout.stride:
-        changes = type(step) not in _PLAIN
-        if changes and not graph.sizevars.statically_known_multiple_of(step * itemsize, ROW_BYTES):
+    for step in layout.stride:
+        if type(step) not in _PLAIN and not graph.sizevars.statically_known_multiple_of(step * itemsize, ROW_BYTES):
             return False
     offset = layout.offset
     if offset and not graph.sizevars.statically_known_multiple_of(offset * itemsize, ROW_BYTES):
         return False
-    # Inductor looks at the addresses of inputs on a GPU only, and calls all other inputs unaligned.
+    # Inductor checks the addresses of inputs on a GPU only, and calls all inputs on the CPU unaligned.
     return node.get_name() not in graph.unaligned_buffers or node.get_device().type == "cpu"
 
 
 def operand_dtypes(dtype: str) -> tuple[torch.dtype, torch.dtype]:
-    """Return the types of A and B in measurements of a dtype: in float8_e5m2 only A, as gradients."""
+    """Return the types of A and B in measurements of a dtype. For float8_e5m2, A alone has it, as gradients have."""
     second = "float8_e4m3fn" if dtype == "float8_e5m2" else dtype
     return TORCH_DTYPES[dtype], TORCH_DTYPES[second]
 
 
 def dtype_of(kinds: set[torch.dtype], device_type: str | None) -> str | None:
-    """Return the table's name of the single type of all inputs and of the output, or None."""
+    """Return the table's name of the type, if all inputs and the output have the same. None for others."""
     name = _DTYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
     return snapshot().float32(device_type) if name == "float32" else name
 
 
 def _dtype_of(inputs: MMKernelInputs, op: str) -> str | None:
-    """Return the table's dtype of these inputs, or None for unknown types or results."""
-    if op in SCALED:  # the library does not multiply all pairs of types
+    """Return the table's dtype of these inputs, or None for unknown types of operands or result."""
+    if op in SCALED:  # the library does not multiply e5m2 by e5m2
         types = {_DTYPES.get(node.get_dtype()) for node in inputs.mat1mat2()}
         if types == {"float8_e4m3fn"}:
             return "float8_e4m3fn"
@@ -174,7 +174,7 @@ def _dtype_of(inputs: MMKernelInputs, op: str) -> str | None:
 
 
 def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
-    """Return the variant of a scaled_mm, or None for other scales, such as scales of blocks, and other biases."""
+    """Return the variant of a scaled_mm. None if tables lack its scales, such as scales of blocks, or its bias."""
     a, b, scale_a, scale_b, *bias = inputs.nodes()
     (m, _), (_, n) = a.get_size(), b.get_size()
     result, (sizes_a, sizes_b) = _DTYPES.get(inputs.out_dtype()), (scale_a.get_size(), scale_b.get_size())
@@ -188,7 +188,7 @@ def _variant_of(inputs: MMKernelInputs, fast: bool | None) -> str | None:
     def is_one(sizes: Sequence[Any]) -> bool:
         return len(sizes) in (0, 2) and all(size == 1 for size in sizes)
 
-    def is_vector(scale: Any, sizes: list[Any]) -> bool:  # without gaps: the TMA template reads it as if it had none
+    def is_vector(scale: Any, sizes: list[Any]) -> bool:  # without gaps, because the TMA template ignores strides
         layout = scale.get_layout()
         return list(scale.get_size()) == sizes and all(
             length == 1 or step == 1 for length, step in zip(layout.size, layout.stride, strict=True)
@@ -210,13 +210,13 @@ def axes(inputs: MMKernelInputs, op: str) -> tuple[Axis, ...]:
 
 
 def axes_of_tensors(op: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Axis, ...]:
-    """Return the same for fake tensors."""
+    """Return the axes of a problem with these fake tensors that may change."""
     env = next((size.node.shape_env for size in (*a.shape, *b.shape) if isinstance(size, torch.SymInt)), None)
     return () if env is None else _axes_of(op, tuple(a.shape), tuple(b.shape), env)
 
 
 def _axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> tuple[Axis, ...]:
-    """Sizes with the same expression share an axis, such as a batch times a length."""
+    """Return an axis for each expression, such as a batch times a length. Equal sizes share it."""
     sizes: Mapping[str, Any] = {"m": a[-2], "n": b[-1], "k": a[-1], "b": a[0]}
     fields: dict[Any, list[str]] = defaultdict(list)
     for name in OP_SIZES[op]:
@@ -228,25 +228,25 @@ def _axes_of(op: str, a: tuple[Any, ...], b: tuple[Any, ...], env: ShapeEnv) -> 
 
 
 def axis_of(names: tuple[str, ...], expression: sympy.Expr, env: ShapeEnv) -> Axis:
-    """Return the axis of the fields that have a size which may change."""
+    """Return the axis of the fields ``names``, which all have the size ``expression``."""
     bounds = _range(env, expression)
     low = int(bounds.lower) if bounds.lower.is_Integer else 1
     high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
     return Axis(names, min(max(low, 1), MAX_SIZE), high)
 
 
-_NO_BOUND = sys.maxsize - 1  # PyTorch's upper bound of the number of elements selected by a mask, if it knows none
+_NO_BOUND = sys.maxsize - 1  # PyTorch bounds the number of elements that a mask selects so, if it knows no bound
 
 
 def lacks_a_range(env: ShapeEnv, sizes: Iterable[Any]) -> bool:
-    """Return whether a size is known only when the graph runs, without an upper bound."""
+    """Return whether a size is known only when the graph runs, and has no upper bound."""
     symbols = free_unbacked_symbols([env.simplify(sympy.sympify(size)) for size in sizes])
     uppers = [_range(env, symbol).upper for symbol in symbols]
     return any(not upper.is_Integer or upper >= _NO_BOUND for upper in uppers)
 
 
 def _range(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:
-    """Return the values of an expression, as far as bounds, checks, guards and the serving engine say."""
+    """Return the range of an expression, according to bounds, checks, guards and the serving engine."""
     said = [each for each, holds in env.axioms.items() if holds is sympy.true and isinstance(each, sympy.Le)]
     most = [each.rhs for each in said if each.lhs == expression and each.rhs.is_Integer]
     least = [each.lhs for each in said if each.rhs == expression and each.lhs.is_Integer]
@@ -263,7 +263,7 @@ def _narrowed(bounds: ValueRanges[Any], within: ValueRanges[Any]) -> ValueRanges
     return bounds & within if within.lower <= bounds.upper and bounds.lower <= within.upper else bounds
 
 
-OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}  # whose operands Inductor may pad
+OP_OF_TARGET = {getattr(torch.ops.aten, op).default: op for op in PADDED_OPS}  # of matmuls that Inductor may pad
 
 _PAD = torch.ops.aten.constant_pad_nd.default
 
@@ -296,13 +296,13 @@ def tensors_of(node: Node, op: str) -> tuple[Any, ...] | None:
 
 
 def values_of(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return the fake tensors of nodes, or None if one has none."""
+    """Return the fake tensors of nodes, or None if a node has none."""
     values = tuple(node.meta.get("val") if isinstance(node, Node) else None for node in nodes)
     return values if all(isinstance(value, torch.Tensor) for value in values) else None
 
 
 def unpadded(node: Node | None, op: str) -> Problem | None:
-    """Return the problem before its operands were padded, as ``pad_mm`` pads, or None if they are not padded so."""
+    """Return the problem before ``pad_mm`` padded its operands, or None if it did not."""
     if node is None or OP_OF_TARGET.get(node.target) != op:
         return None
     *bias, a, b = node.args[: 3 if op == "addmm" else 2]
@@ -315,7 +315,7 @@ def unpadded(node: Node | None, op: str) -> Problem | None:
 
 
 def _source(operand: Any) -> tuple[Any, int, int]:
-    """Return the operand before padding, and the numbers of rows and columns of zeros at its end."""
+    """Return the operand before padding, and the numbers of rows and columns that padding adds at the end."""
     if not isinstance(operand, Node) or operand.target is not _PAD:
         return operand, 0, 0
     source, pads, *value = (*operand.args, *operand.kwargs.values())
@@ -327,7 +327,7 @@ def _source(operand: Any) -> tuple[Any, int, int]:
 
 
 def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequence[Any]) -> bool:
-    """Return whether M, N and K grow by as much as Inductor adds. To a size that may change, it adds nothing."""
+    """Return whether padding adds to M, N and K as much as Inductor's. That adds nothing to a size that may change."""
     a, b, *_ = tensors
     wanted = padded(problem, pad_multiple(problem.dtype))
     growths = (wanted.m - problem.m, wanted.n - problem.n, wanted.k - problem.k)
@@ -338,8 +338,8 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     )
 
 
-MARK = "diode_lut"  # The annotation of our choices, with their config. Inductor must keep to them
-MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"  # Inductor's names for a frozen weight
+MARK = "diode_lut"  # The annotation of our choices with their config. Inductor must use no others
+MKL_LINEAR, ONEDNN_LINEAR = "_mkl_linear", "_linear_pointwise"  # Inductor's names of choices for a frozen weight
 
 _OP_OF_UID = {uid: op for op, uids in UIDS[ATEN.template].items() for uid in uids}
 
@@ -364,8 +364,8 @@ def config_of(choice: ChoiceCaller) -> Config | None:
             return Config.from_json({"template": template, **values})
         except ProblemError:
             return None
-    # The C++ choices come inside a wrapper that passes attributes on, so their own class cannot be asked for. The
-    # subclasses of their template are other ops (grouped, quantised).
+    # C++ choices come in a wrapper that passes attributes on, so look at the class of their template. Its subclasses
+    # are other ops (grouped, quantised), so compare the name.
     template = TEMPLATE_OF_CLASS.get(type(getattr(choice, "template", None)).__name__)
     if template is not None:
         return Config(template)
@@ -383,7 +383,7 @@ def is_packed_linear(choice: ChoiceCaller) -> bool:
 
 
 def aten_of(choices: list[ChoiceCaller]) -> ChoiceCaller | None:
-    """Return the choice of the library's call, as PyTorch does without Inductor: cuBLAS, MKL, oneDNN."""
+    """Return the choice that calls the library, as PyTorch does without Inductor: cuBLAS, MKL, oneDNN."""
     return next((choice for choice in choices if config_of(choice) == ATEN), None)
 
 
@@ -391,7 +391,7 @@ def problem_of_aten(aten: ChoiceCaller) -> tuple[Problem | None, tuple[Axis, ...
     """Return the problem of the library's choice, and its sizes that may change.
 
     The problem is None if tables have no such problems. A packed linear is x (M, K) times a frozen weight (N, K). Only
-    oneDNN's form has a bias, and no strides of the weight: it counts as column-major, as ``nn.Linear`` has it.
+    oneDNN's form has a bias. Its weight has no strides, and counts as column-major, as in ``nn.Linear``.
     """
     op, fast = "mm", None
     ktc = aten.annotations.get("ktc")
@@ -399,7 +399,7 @@ def problem_of_aten(aten: ChoiceCaller) -> tuple[Problem | None, tuple[Axis, ...
         inputs, op, fast = ktc.inputs, _OP_OF_UID[ktc.template.uid], ktc.params.to_kwargs().get("use_fast_accum")
     else:
         x, *others = aten.input_nodes
-        x = realize_inputs(x)  # type: ignore[no-untyped-call]  # it may still be what computes it, without strides
+        x = realize_inputs(x)  # type: ignore[no-untyped-call]  # until then, it may have no strides
         if aten.name == MKL_LINEAR:
             inputs, others = MMKernelInputs([x, permute(others[-1], [1, 0])]), []
         else:

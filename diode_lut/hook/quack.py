@@ -1,7 +1,7 @@
-"""QuACK's kernels in this process, and the operator ``diode_lut::fused_mm``, which runs one.
+"""QuACK's kernels in this process, and the operator ``diode_lut::fused_mm``, which runs them.
 
-``quack_kernels`` compiles a kernel in another process, into Inductor's cache directory, and this process links it,
-without importing QuACK. A kernel is for any sizes, so that a machine compiles it once.
+``quack_kernels`` compiles a kernel in another process, into Inductor's cache directory. This process links it, without
+importing QuACK. A kernel is for any sizes, so that a machine compiles it once.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from diode_lut.errors import let_pass
 from diode_lut.log import warn_once
 from diode_lut.templates.config import Config
 
-FAILED = ".failed"  # the suffix of a file with the error of a kernel that could not be compiled, beside its library
+FAILED = ".failed"  # the suffix of a file beside a kernel's library, with the error if it cannot be compiled
 
 _PACKAGES = ("quack-kernels", "nvidia-cutlass-dsl", "apache-tvm-ffi")
 
 
 @cache
 def versions() -> tuple[str, ...]:
-    """Return the versions of QuACK and of what compiles and runs its kernels. Empty if one is not installed."""
+    """Return the versions of QuACK and of the packages that compile and run its kernels, or none if one is missing."""
     try:
         return tuple(map(version, _PACKAGES))
     except PackageNotFoundError:
@@ -58,8 +58,8 @@ def directory() -> Path:
     return found
 
 
-_compiling: list[subprocess.Popen[str]] = []
-_asked: set[Path] = set()  # the process that compiles kernels, and the libraries that it was asked for
+_compiling: list[subprocess.Popen[str]] = []  # the process that compiles kernels, if it was started
+_asked: set[Path] = set()  # the libraries for which it was asked
 
 _COMPILER = "diode_lut.hook.quack_kernels"
 _COMPILE_LIMIT_S = 120.0
@@ -67,7 +67,7 @@ _PAUSE_S = 0.01
 
 
 def start() -> None:
-    """Start the process that compiles kernels, unless it runs, and do not wait for it: its imports take seconds."""
+    """Start the process that compiles kernels, unless it runs. Do not wait for its imports, which take seconds."""
     if not _compiling or _compiling[0].poll() is not None:
         for ended in _compiling:
             with suppress(OSError):
@@ -81,7 +81,7 @@ def start() -> None:
 
 
 def compile_kernels(names: Sequence[str]) -> None:
-    """Have the kernels compiled that are not in the cache, and do not wait for them."""
+    """Begin to compile the kernels that are not in the cache, without waiting for them."""
     paths = [directory() / f"{name}.so" for name in names]
     missing = [path for path in paths if path not in _asked and not path.exists()]
     if missing:
@@ -96,14 +96,14 @@ def compile_kernels(names: Sequence[str]) -> None:
 
 
 def is_settled(name: str) -> bool:
-    """Return whether a kernel that was asked for is compiled, or cannot be, so that ``kernel`` does not wait."""
+    """Return whether compiling a kernel has ended or failed, so that ``kernel`` need not wait."""
     path = directory() / f"{name}.so"
     return path.exists() or path.with_suffix(FAILED).exists() or _compiling[0].poll() is not None
 
 
 @cache
 def kernel(name: str) -> Callable[..., None] | str:
-    """Return a kernel, after waiting for it if it is being compiled, or why it cannot be had."""
+    """Return a kernel, after waiting until it is compiled, or the reason why there is none."""
     try:
         path = directory() / f"{name}.so"
         with suppress(BrokenPipeError):  # the process has ended
@@ -146,7 +146,7 @@ def runtime() -> str:
 
 
 def fused_mm(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, config: str) -> Tensor:
-    """Compute a matmul and the work after it with the kernel of a config, or with PyTorch's if that cannot run."""
+    """Compute a matmul and the work after it with the kernel of a config. If that fails, use PyTorch's kernels."""
     try:
         return launch(a, b, bias, c, work, config)
     except Exception as error:
@@ -156,7 +156,7 @@ def fused_mm(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: 
 
 
 def launch(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str, config: str) -> Tensor:
-    """Compute them with the kernel of a config. RuntimeError if there is none, and the kernel's own errors."""
+    """Compute them with the kernel of a config. Raise RuntimeError without a kernel, or the kernel's own errors."""
     function, swap_ab, scheduler = _prepared(work, config, bias is not None, a.device)
     if isinstance(function, str):
         raise RuntimeError(function)
@@ -197,7 +197,8 @@ def _shape(a: Tensor, b: Tensor, *_: Any) -> Tensor:
 def register(_module: Any) -> Callable[[], None]:
     """Define the operator, which a graph from a cache may call. Return a function to remove it.
 
-    If there is a Hopper and no kernel is in the cache, the first may be needed soon: Inductor is being imported.
+    Inductor is being imported, so kernels may be needed soon. With a Hopper, and no kernel in the cache, start the
+    process that compiles them.
     """
     library: Any = torch.library.Library("diode_lut", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("fused_mm(Tensor a, Tensor b, Tensor? bias, Tensor? c, str work, str config) -> Tensor")

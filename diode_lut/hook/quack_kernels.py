@@ -37,7 +37,7 @@ InKernel = Any
 
 
 def _after(work: Callable[[InKernel], InKernel]) -> dict[str, InKernel]:
-    """Return QuACK's GEMMs with an activation of the product, without a bias and with one."""
+    """Return QuACK's GEMMs with an activation of the product, without and with a bias."""
 
     def plain(acc: InKernel) -> dict[str, InKernel]:
         return {"D": work(acc)}
@@ -49,7 +49,7 @@ def _after(work: Callable[[InKernel], InKernel]) -> dict[str, InKernel]:
 
 
 def _with(work: Callable[[InKernel, InKernel], InKernel]) -> dict[str, InKernel]:
-    """Return QuACK's GEMMs with work on the product and another M x N tensor, without a bias and with one."""
+    """Return QuACK's GEMMs with work on the product and another M x N tensor, without and with a bias."""
 
     def plain(acc: InKernel, c: InKernel) -> dict[str, InKernel]:
         return {"D": work(acc, c)}
@@ -61,7 +61,7 @@ def _with(work: Callable[[InKernel, InKernel], InKernel]) -> dict[str, InKernel]
 
 
 def _relu(product: InKernel) -> InKernel:
-    """Return the larger of a product and 0, or NaN for NaN, of which QuACK's own relu makes 0."""
+    """Return the larger of a product and 0, and NaN for NaN. QuACK's own relu returns 0 for NaN."""
     return Float32(arith.maximumf(product.ir_value(), Float32(0.0).ir_value()))
 
 
@@ -91,9 +91,9 @@ EPILOGUES: dict[str, InKernel] = {f"{bias}{name}": gemms[bias] for name, gemms i
 
 
 def main() -> None:
-    """Compile libraries side by side. A line has the path of one, a tab, and the path of a file for an error.
+    """Compile the libraries that lines of stdin name: the library's path, a tab, and the path of a file for an error.
 
-    It ends once no line has come for a while, or none can come any more.
+    End when no line has come for a while, or stdin is closed.
     """
     with get_context("fork").Pool(min(_MOST_AT_ONCE, os.cpu_count() or 1)) as pool:
         while select([sys.stdin], [], [], _WAITS_S)[0]:
@@ -111,7 +111,7 @@ _WAITS_S = 60.0
 
 
 def provide(library: str, failed: str) -> None:
-    """Compile a kernel, unless another process has done so or does so now, or write into a file why that fails."""
+    """Compile a kernel, unless another process does so or has done so. Write an error into the file ``failed``."""
     compiled = Path(library)
     path = compiled.with_suffix("")
     try:

@@ -1,4 +1,4 @@
-"""The snapshot by which Inductor's present compile decides, and its decisions in PyTorch's structured trace."""
+"""The snapshot of settings and tables by which a compile decides, and the records of its decisions."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from diode_lut.templates.config import Config
 
 
 class CannotRun(Exception):  # noqa: N818 (an answer, not an error)
-    """Why a config cannot, or must not, run a matmul here, as text."""
+    """The reason why a config cannot, or must not, run here, as text."""
 
 
 _DTYPES = {"none": "float32", "ieee": "float32", "tf32": "tf32"}
-"""The data type in tables, by PyTorch's name of the precision of float32 matmuls."""
+"""The tables' dtype of float32 matmuls, by PyTorch's name of their precision."""
 
 
 class MatmulSettings(NamedTuple):
-    """The settings of PyTorch and Triton that the computation of a matmul depends on.
+    """The settings of PyTorch and Triton on which the computation of a matmul depends.
 
-    ``cpu`` and ``cuda`` are the tables' names of float32 matmuls there, ``float32`` or ``tf32``. They are None for a
-    precision without tables. ``float16_accumulation`` says whether the library may add up in float16.
-    ``carveout`` is the number of SMs that kernels leave free, if it is set. ``triton`` is the precision that Triton
-    takes for float32 in every kernel, and empty if kernels decide.
+    ``cpu`` and ``cuda`` are the tables' dtypes of float32 matmuls there: ``float32``, ``tf32``, or None for a precision
+    without tables. ``float16_accumulation`` says whether the library may add up in float16. ``carveout`` is the number
+    of SMs that kernels leave free, or None. ``triton`` is Triton's precision of float32 in every kernel, or empty if
+    each kernel says its own.
     """
 
     cpu: str | None
@@ -83,12 +83,11 @@ _DECIDING = (
 class InductorSnapshot:
     """The settings, devices and tables of a compile, from the key of its cache entry to its last kernel.
 
-    The settings are those at its creation. A device and its tables stay as they were when they were first asked about.
-    Later changes do not reach it.
+    It keeps the settings at its creation, and each device and its tables as they were when first asked about.
     """
 
     answered = True
-    """Whether the compile got all its answers. An error may have kept an answer from it, and may not happen again."""
+    """Whether the compile got all its answers. It is false after an error that may not happen again."""
 
     def __init__(self) -> None:
         self.settings = config.copy()
@@ -106,15 +105,15 @@ class InductorSnapshot:
 
     @cached_property
     def identity(self) -> tuple[Hashable, ...]:
-        """Everything that its decisions depend on, equal in every process with the same decisions.
+        """Everything on which its decisions depend, equal in every process with the same decisions.
 
-        With the policy ``off`` there are none, and no table is read.
+        With the policy ``off`` nothing is decided, and no table is read.
         """
         devices = self._local()
         decides = self.settings.policy != "off"
         cpu, *gpus = (self._sources_for(hardware).digest if decides else "" for hardware in devices)
         recorder.devices_seen(devices)
-        # Where GPUs are alike, their number does not matter; where they differ, a graph may be for any of them.
+        # If GPUs are alike, their number does not matter. If they differ, a graph may be for any of them.
         return (
             __version__,
             code_digest(),
@@ -129,7 +128,7 @@ class InductorSnapshot:
 
     @property
     def has_identity(self) -> bool:
-        """Whether a key was made of it."""
+        """Whether the identity was read, for the key of a cache."""
         return "identity" in vars(self)
 
     def has_present_settings(self) -> bool:
@@ -137,14 +136,14 @@ class InductorSnapshot:
         return _handed_over is self or self.matmul == MatmulSettings.now()
 
     def float32(self, device_type: str | None) -> str | None:
-        """Return the tables' name of float32 matmuls: ``float32`` or ``tf32``, or None for other precisions."""
+        """Return the tables' dtype of float32 matmuls: ``float32``, ``tf32``, or None for other precisions."""
         return self.matmul.cpu if device_type == "cpu" else self.matmul.cuda
 
     @property
     def is_identified(self) -> bool:
-        """Whether all sources have an identity. A chooser may have none, and replaced code has none.
+        """Whether all sources have an identity. A chooser may lack one, and replaced code lacks one.
 
-        The code is looked at again only if a device was asked about in between, as for each decision.
+        The code is checked again only after another question about a device, which every decision asks.
         """
         self._is_code_known = self._is_code_known or is_code_as_imported()
         choosers = self.choosers if CHOOSER in self.settings.tiers else ()
@@ -153,7 +152,7 @@ class InductorSnapshot:
     def answers(
         self, problem: Problem, device: str | torch.device, *, padding: bool, axes: tuple[Axis, ...] = ()
     ) -> Answers:
-        """Return the answers for a problem on a device of torch's, without recording anything.
+        """Return the answers for a problem on a device of PyTorch's, and record nothing.
 
         ``padding`` says whether the operands may be padded, or already are. ``axes`` are the sizes that may change.
         """
@@ -166,7 +165,7 @@ class InductorSnapshot:
         return found
 
     def decide_kernel(self, problem: Problem, device: str, over: Axis | None = None) -> Decision:
-        """Decide about a generated kernel, whose x may change in the range of ``over``, without recording anything."""
+        """Decide about a generated kernel, whose x may change in the range ``over``, and record nothing."""
         key = device, problem, over
         found = self._kernels.get(key)
         if found is None:
@@ -179,7 +178,7 @@ class InductorSnapshot:
     ) -> Decision:
         """Decide about a problem as ``answers`` does, and record the decision.
 
-        If sizes may change, it is recorded when Inductor gets it: decisions for parts of their range may replace it.
+        If sizes may change, ``record`` does so later: decisions about parts of the range may replace this one.
         """
         start = time.perf_counter()
         decision = self.answers(problem, device, padding=padding, axes=axes).decision
@@ -191,7 +190,7 @@ class InductorSnapshot:
         return decision
 
     def record(self, decision: Decision, served: tuple[Config, ...]) -> None:
-        """Record the configs for Inductor. MissError if there are none, under the setting ``strict``."""
+        """Record the configs that Inductor gets. Raise MissError if there are none under the setting ``strict``."""
         self._trace_decision(decision, served)
         if decision.over:
             _decided(decision)
@@ -208,13 +207,13 @@ class InductorSnapshot:
         )
 
     def record_fusion(self, decision: Decision, served: Config) -> None:
-        """Record the decision used in the end for an epilogue, or for a part of a range."""
+        """Record the decision about a matmul with its epilogue, or about a part of a range, when it is final."""
         if not decision.over:
             _decided(decision)
         self.record(decision, (served,) if decision.configs else ())
 
     def record_unfused(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record why nothing is fused after a matmul. The problem's epilogue is the class that might have been."""
+        """Record why nothing is fused after a matmul. The problem's epilogue is the class that was not fused."""
         recorder.unfused(problem, self.hardware(device), reason)
         log.debug("%s on %s: nothing is fused: %s", problem, device, reason)
 
@@ -225,15 +224,15 @@ class InductorSnapshot:
         log.debug("%s: stay apart", decision.problem)
 
     def record_no_choice(self, problem: Problem, device: str | torch.device, reason: str) -> None:
-        """Record a problem without a choice: it is left to Inductor, because no answer could change anything."""
+        """Record a problem that is left to Inductor, because no answer could change anything."""
         self._trace_left(problem, device, f"there is no choice: {reason}")
         recorder.no_choice(problem, self.hardware(device), reason)
 
     def record_generated(self, decision: Decision, served: Config | None) -> None:
-        """Record the decision about a generated kernel, and the config that it has. None if Inductor decides.
+        """Record the decision about a generated kernel, and its config, or None if Inductor decides.
 
-        That is a MissError under the setting ``strict`` if the user has rows, a model or a function for such kernels.
-        Others have rows for some kernels alone, or none.
+        Raise MissError if Inductor decides under the setting ``strict``, and the user has rows, a model or a function
+        for generated kernels. Shipped tables have rows for some kernels at most.
         """
         self._trace_decision(decision, () if served is None else (served,))
         recorder.generated(decision, served)
@@ -274,7 +273,7 @@ class InductorSnapshot:
         log.debug("%s on %s: %s", problem, device, why)
 
     def hardware(self, device: str | torch.device) -> Hardware:
-        """Return the hardware of a device of torch's, as it was when it was first asked about."""
+        """Return the hardware of a device of PyTorch's, as it was at the first question about it."""
         self._is_code_known = False
         name = str(device)
         return self._devices.get(name) or self._devices.setdefault(name, hardware_of(device))
@@ -289,13 +288,13 @@ class InductorSnapshot:
         return found
 
     def _local(self) -> tuple[Hardware, ...]:
-        """All devices of this machine."""
+        """Return all devices of this machine."""
         return tuple(map(self.hardware, local_devices()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Hand over to Inductor's process for a whole graph, which uses the key of this process.
+        """Hand over the snapshot to another process, which compiles a graph under the key of this process.
 
-        Choosers are functions of the user's, and cannot be handed over. Then Inductor compiles in this process.
+        Choosers are the user's functions, and cannot be handed over. With choosers, Inductor compiles in this process.
         """
         if self.choosers:
             raise BypassFxGraphCache("choosers are functions of this process")
@@ -310,9 +309,9 @@ def _decided(decision: Decision, seconds: float = 0.0) -> None:
 
 
 def skip(decision: Decision, config: Config, reason: str) -> None:
-    """Record that a config of the decision cannot run, with one warning for each config of the user's own.
+    """Record that a config of the decision cannot run. Warn once of each config of the user's own.
 
-    Nobody can edit the others, so the receipt alone says it of them.
+    The user cannot edit others, so these are in the receipt only.
     """
     if recorder.skipped(decision, config, reason) and decision.tier in (USER, CHOOSER):
         found = f"{config} cannot run {decision.problem} here: {reason}"
@@ -335,7 +334,10 @@ def settled(
     baseline: Config,
     make: Callable[[Config], Made],
 ) -> dict[Config, Made]:
-    """Record and return the first ``most`` of the configs that can run, and the baseline if Inductor is to have it."""
+    """Record and return the first ``most`` configs that can run.
+
+    Add the baseline under the policy ``verify``, and for a miss if Inductor must not autotune it.
+    """
     found = dict(islice(able, most))
     now.record(decision, tuple(found))
     instead = not decision.configs and not now.settings.fallback_to_autotune and autotuning()
@@ -368,9 +370,9 @@ _handed_over: InductorSnapshot | None = None
 
 
 def snapshot() -> InductorSnapshot:
-    """Return the snapshot of this thread's compile, or outside of a compile, where no cache is asked, a new snapshot.
+    """Return the snapshot of this thread's compile. Outside of a compile no cache is asked, so return a new snapshot.
 
-    Dynamo's context comes first. If parts of a graph are compiled on their own, each has its own tracing context, and
+    Dynamo's context comes first. Parts of a graph that are compiled on their own have their own tracing contexts, and
     could see other settings than those in the key of the whole graph.
     """
     if _handed_over is not None:
@@ -384,9 +386,9 @@ def snapshot() -> InductorSnapshot:
 def _taken_over(
     process: int, settings: dict[str, Any], devices: dict[str, Hardware], matmul: MatmulSettings
 ) -> InductorSnapshot:
-    """Return the snapshot of ``process``. From another process, it is in force until the next is handed over.
+    """Return the snapshot that ``process`` hands over. If this is another process, put the snapshot into force.
 
-    This process writes no receipt then, because the other process tells of the graph itself.
+    Then this process writes no receipt, because the other one records the graph.
     """
     global _handed_over
     taken = InductorSnapshot()
@@ -405,19 +407,19 @@ def compiles_for_another() -> bool:
 
 
 def forget_what_was_taken_over() -> None:
-    """Compile the next graph as this process's own, with the hook off."""
+    """Drop the snapshot of the other process, in which the hook is off for the next graph."""
     global _handed_over
     _handed_over = None
 
 
 _CONTEXTS = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass")
-"""The modules with the context of vLLM's passes, in its present and in earlier releases."""
+"""The modules with the context of vLLM's passes, in present and in earlier releases."""
 
 
 def compile_range() -> tuple[int, int] | None:
     """Return the least and the largest number of tokens of this graph in vLLM, or None if unknown.
 
-    vLLM compiles a graph for several ranges, without bounds on the symbol of the number of tokens. Only the context of
+    vLLM compiles a graph for several ranges, but does not bound the symbol of the number of tokens. Only the context of
     its passes has the range.
     """
     module = next(filter(None, map(sys.modules.get, _CONTEXTS)), None)

@@ -20,11 +20,11 @@ _MISFITS = (AttributeError, ImportError, TypeError)  # of a missing name, and of
 _PASSING = (MemoryError, OSError, RecursionError)  # errors that may not happen again in the same place
 _KEY = "_fx_graph_cache_key"  # the attribute of a graph with its key
 OFF = ("off",)  # the identity of Inductor's own choices
-off_because: list[Exception] = []  # Why Inductor decides alone. Empty as long as the hook is on
+off_because: list[Exception] = []  # the errors for which Inductor decides alone. Empty while the hook is on
 
 
 def turn_off(reason: Exception) -> None:
-    """Have Inductor decide alone from now on. An error a signal handler has raised is raised again instead."""
+    """Have Inductor decide alone from now on. Raise an error from a signal handler again instead."""
     let_pass(reason)
     if not off_because:
         torch: Any = sys.modules["torch"]
@@ -34,9 +34,10 @@ def turn_off(reason: Exception) -> None:
 
 
 def cache_identity() -> tuple[Hashable, ...]:
-    """Return everything on which answers depend, or a new value each time if it cannot be read: then no cache hits.
+    """Return everything on which answers depend.
 
-    Then the hook goes off, unless the error may not happen again.
+    If it cannot be read, return a new value each time, so that no cache hits, and turn the hook off, unless the error
+    may not happen again.
     """
     if off_because:
         return OFF
@@ -77,10 +78,10 @@ def cache_fault() -> str:
 
 
 def leave(matmul: str, error: Exception) -> None:
-    """Leave a matmul to Inductor because of an error, and all others if this package used Inductor wrongly.
+    """Leave a matmul to Inductor because of an error. Leave all others too, if this package used Inductor wrongly.
 
-    An error raised further down, in Inductor or in Triton, may concern this matmul alone. An error a signal handler has
-    raised is raised again.
+    An error from further down, in Inductor or in Triton, may concern this matmul alone. Raise an error from a signal
+    handler again.
     """
     let_pass(error)
     *_, innermost = traceback.extract_tb(error.__traceback__)
@@ -93,7 +94,7 @@ def leave(matmul: str, error: Exception) -> None:
 
 
 def _keep_uncached() -> None:
-    """Serve the present graph to no other compile: its key stands for answers it did not get."""
+    """Keep the present graph from other compiles: it did not get all the answers for which its key stands."""
     try:
         from diode_lut.hook.snapshot import snapshot
 
@@ -105,8 +106,8 @@ def _keep_uncached() -> None:
 def save(save_graph: Callable[..., None], key: str, graph: Any, *arguments: Any, **named: Any) -> None:
     """Save a graph, or AOTAutograd's part of it, under a key.
 
-    After a compile without all its answers no compile asks for the key. Only an artifact of
-    ``torch._inductor.standalone_compile`` has the graph then, and its user must be able to save it.
+    If the compile did not get all its answers, change the key, so that no other compile finds the graph. It is still
+    saved, because users of ``torch._inductor.standalone_compile`` must be able to save their artifact.
     """
     if not is_answered():
         key += uuid4().hex
@@ -128,7 +129,7 @@ def is_answered() -> bool:
 
 
 def lacks_answers_for_another() -> bool:
-    """Return whether this process compiles a graph another saves, and has not answered according to its key."""
+    """Return whether this process compiles a graph that another saves, and did not answer according to its key."""
     try:
         from diode_lut.hook.snapshot import compiles_for_another
 
@@ -139,17 +140,16 @@ def lacks_answers_for_another() -> bool:
 
 
 class Unanswered:
-    """Tell the process that saves a graph: it was compiled, in another process, without all of its answers."""
+    """Tell the process that saves a graph, when it unpickles this, that the graph did not get all its answers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _keep_uncached, ()
 
 
 def follow(identity: tuple[Hashable, ...]) -> None:
-    """Answer as another process, which hands over its snapshot for a graph, and has ``identity`` in the graph's key.
+    """Answer as the process that hands over its snapshot for a graph, and has ``identity`` in the graph's key.
 
-    If this process would answer otherwise, for example because a table has been replaced, no other compile gets the
-    graph from a cache.
+    If this process would answer otherwise, as after a table was replaced, keep the graph from other compiles.
     """
     if identity == OFF:
         if not off_because:

@@ -2,9 +2,9 @@
 
 Importing this module imports nothing of PyTorch. These are the differences, with their remedies:
 
-- torch 2.11 keys Inductor's caches by the pickle of the factory of choices handlers, and its repro scripts call that by
-  its ``__name__``. Later releases copy the factory for each thread and key the caches by the ``uuid()`` of its
-  handlers, a method they must have. The factory in ``patches`` serves both.
+- torch 2.11 keys Inductor's caches by the pickle of the factory of choices handlers, and its repro scripts name the
+  factory by its ``__name__``. Later releases copy the factory for each thread, and key the caches by its handlers'
+  ``uuid()``. The factory in ``patches`` serves both.
 - Since torch 2.13, configuration is kept per thread: ``set_choices_factory``.
 - Since torch 2.13, Inductor asks its handler up to three times about one ``addmm``, before then once. ``handler``
   answers when the library is offered, in all releases.
@@ -49,14 +49,14 @@ def uuid_of(handler: Any) -> Any:
 
 
 def require_same_parameters(ours: Callable[..., Any], inductors: Callable[..., Any]) -> None:
-    """Raise ImportError unless the overridden method has the parameters it has in every supported release."""
+    """Raise ImportError unless Inductor's function has the parameters of ours, as in every supported release."""
     known, found = (list(signature(method).parameters) for method in (ours, inductors))
     if known != found:
         raise ImportError(f"{inductors.__qualname__}: expected the parameters {known}, found {found}")
 
 
 def hint_of(size: Any) -> int | None:
-    """Return the value of a size, or the first value of a dynamic size. None if it was given none."""
+    """Return the value of a size, or the first value of a dynamic size. None if it has no first value."""
     from torch import SymInt
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -112,7 +112,7 @@ FORMS = {
     "POINTWISE": "pointwise",
     **{"PERSISTENT_REDUCTION" if keeps else "REDUCTION": template for template, keeps in KEEPS_R.items()},
 }
-"""The templates of kernels that Inductor generates, by names of HeuristicType; none for those with a fixed config."""
+"""The templates of generated kernels, by names of HeuristicType. Kernels with a fixed config have another type."""
 
 _GENERATED = ("pointwise", *KEEPS_R)
 _GENERATED_KWARGS = {
@@ -138,7 +138,7 @@ KWARGS: dict[str, dict[str, str]] = {
     **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
     "in_parts": {"parts": "parts"},
 }
-"""The keyword arguments Inductor gives a template, by our names of the tunables."""
+"""Inductor's keyword arguments for each template, by our names of the tunables."""
 
 UIDS: dict[str, dict[str, tuple[str, ...]]] = {
     "aten": {
@@ -175,8 +175,8 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
 """The uids of a template for each op that it can compute. The first is the usual uid.
 
 ``cpp_gemm`` has none: Inductor adds its C++ choices outside the choices handler, so they are in TEMPLATE_OF_CLASS.
-Attention has none, because the handler is asked for configs, and generated kernels have none, because it is asked for
-arguments. About a grouped matmul it is not asked, and matmuls are joined before.
+Attention has none, because Inductor asks the handler for configs, nor have generated kernels, because it asks for
+arguments. It does not ask about grouped matmuls. Matmuls are joined before it asks.
 """
 
 TEMPLATE_OF_UID: dict[str, str] = {
@@ -184,15 +184,15 @@ TEMPLATE_OF_UID: dict[str, str] = {
 }
 """Our name of a template, by uid."""
 
-TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}  # of choices with no uid
+TEMPLATE_OF_CLASS = {"CppGemmTemplate": "cpp_gemm", "CppBmmTemplate": "cpp_gemm"}  # for choices without uid
 
 TEMPLATES_OF_CHOICES = {
     "decompose_k": re.compile(r"decompose_k_mm_(?P<k_split>\d+)_split\b"),
     "cpp_gemm": re.compile("CppMicroGemm"),
 }
-"""The beginnings of the names of choices in Inductor's cache, by template, with tunables as groups.
+"""Patterns for the beginnings of names of choices in Inductor's cache, by template. Groups are tunables.
 
-Triton's choices have the place of their sources there.
+There, the names of Triton's choices are the places of their sources.
 """
 
 _REASONS = {

@@ -16,7 +16,7 @@ from diode_lut.hook.snapshot import CannotRun
 
 
 class Branches(NamedTuple):
-    """The size, and the kernels in order of sizes, each with its largest size but the last."""
+    """The kernels for parts of the range of ``size``, in order, each with its largest size. The last has None."""
 
     size: sympy.Expr
     kernels: tuple[tuple[int | None, ChoiceCaller], ...]
@@ -28,19 +28,19 @@ class Branches(NamedTuple):
 
     @property
     def all_triton(self) -> bool:
-        """Whether all kernels are Triton's. Only then an epilogue can be fused."""
+        """Whether all kernels are Triton's. Only then can an epilogue be fused."""
         return len(self.triton) == len(self.kernels)
 
 
 def can_branch() -> bool:
-    """Return whether the present graph gets Python's wrapper code, which can branch and is compiled once."""
+    """Return whether the present graph gets Python wrapper code. Branches are written for no other wrapper."""
     return not (V.graph.cpp_wrapper or V.graph.aot_mode or V.graph.fx_wrapper)
 
 
 class BlockLine(WrapperLine):
-    """A line at the beginning of a block of code. Without text, it ends the last block.
+    """A line that ends the last block of code, unless it is the ``first``, and begins another, if it has text.
 
-    The ``first`` line ends no block. A kernel's call asks for its own stream.
+    No branch needs a stream from another, because each call of a kernel gets its own.
     """
 
     def __init__(self, text: str, *, first: bool = False) -> None:
@@ -56,7 +56,7 @@ class BlockLine(WrapperLine):
 
 
 def generate_branches(scheduling: Any, template_node: Any, epilogue_nodes: Any, found: Branches) -> None:
-    """Define all kernels, then write the branches with their calls."""
+    """Define all kernels, then write the branches that call them."""
     node: Any = template_node.node
     wrapper: Any = V.graph.wrapper_code
     generated: list[tuple[int | None, Any]] = []
@@ -70,7 +70,7 @@ def generate_branches(scheduling: Any, template_node: Any, epilogue_nodes: Any, 
             generated.append((high, kernel))
     kernels = [kernel for _, kernel in generated if not isinstance(kernel, ExternKernelCaller)]
     if len({str(kernel.args.python_argdefs()[1]) for kernel in kernels}) > 1:
-        generated = [(None, kernels[0])]  # some write in place and some do not
+        generated = [(None, kernels[0])]  # some write in place and some do not: they need different buffers
     scheduling.codegen_comment([template_node, *epilogue_nodes], kernels[0].kernel_name)
     size = wrapper.codegen_python_sizevar(found.size)
     for place, (high, kernel) in enumerate(generated):
@@ -95,15 +95,15 @@ _SET_ALLOCATOR = (
     "allocator_before = triton_allocator.set("
     "lambda size, align, stream: torch.empty(size, dtype=torch.int8, device={!r}))"
 )
-"""A line of generated code to set the allocator as Inductor does before a launch. It can be undone."""
+"""A line of generated code that sets Triton's allocator, as Inductor does before a launch, but can be undone."""
 
 
 def with_memory_in_any_thread(choice: ChoiceCaller) -> ChoiceCaller:
     """Return the choice with generated code that gives Triton memory for descriptors in any thread.
 
-    Triton keeps its allocator per thread, and has none in a new thread. Since torch 2.13, Inductor sets it before the
-    first launch of a kernel only, and a second thread would get an error. After the call the allocator is the program's
-    again. Inductor's launch would replace it as well.
+    Triton has an allocator for each thread, and none in a new thread. Since torch 2.13, Inductor sets it before the
+    first launch of a kernel only, so a second thread would get an error. After the call, the program has its own
+    allocator again. Inductor itself would replace it.
     """
     if not isinstance(choice, TritonTemplateCaller):
         return choice

@@ -1,9 +1,9 @@
 """Compare a program with and without tables: run both in turn, trace them, and tell differences from noise.
 
-A run takes long to start and to compile, and needs little time on the GPU. So the first two runs are alone and begin
-with empty caches. Later runs find the compiled Triton kernels of the first run of their kind, and nothing else: the
-choices of Inductor, by its own benchmarks, too, are made in each run anew. As many as the cores and the memory of the
-GPU allow start at once. When all have compiled their first graph, they go on alone, one after the other.
+A run takes long to start and to compile, and needs little time on the GPU. The first two runs are alone and begin with
+empty caches. Later runs find only the compiled Triton kernels of the first run of their kind, and Inductor chooses and
+benchmarks anew in each. They start at once, as far as cores and memory suffice. After all have compiled their first
+graph, they run alone, one after the other.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ WORDS = {"graph": "a call of a compiled graph", "gemms": "its GEMMs and the work
 class Comparison(NamedTuple):
     """The result of a comparison. ``changes`` has the known times of WORDS, and ``receipt`` is from a run "with".
 
-    ``compile_s`` has the seconds that the first run of each kind took to compile, if both are known. ``on_gpu`` is
-    whether traced times are times of GPU kernels. ``gemms`` and ``generated``, the kernels that Inductor
-    generated in both kinds of runs, begin with the largest gain. ``spent`` is the number of seconds after which the
-    budget ended it with some verdicts open, or 0 if none is open. ``costs`` are those of the runs "with" that no
-    kernel's choice removes, the largest first.
+    ``compile_s`` has the seconds that the first run of each kind took to compile, if both are known. ``on_gpu`` says
+    whether traced times are of GPU kernels. ``gemms``, and in ``generated`` the kernels that Inductor generated in both
+    kinds of runs, begin with the largest gain. ``spent`` is the number of seconds after which the budget ended the
+    comparison with verdicts open, or 0. ``costs`` are the costs of the runs "with" that no kernel's choice removes, the
+    largest first.
     """
 
     command: Sequence[str]
@@ -133,7 +133,7 @@ def _figures(change: GemmChange) -> dict[str, Any]:
 
 
 def compile_text(comparison: Comparison) -> str:
-    """Return a sentence on the time that compiling took, empty if it is not known."""
+    """Return a sentence on the time that compiling took, or empty text if it is unknown."""
     if not comparison.compile_s:
         return ""
     without, tuned = (spread_text([comparison.compile_s[kind]]) for kind in KINDS)
@@ -141,7 +141,7 @@ def compile_text(comparison: Comparison) -> str:
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """The verdicts, for a terminal."""
+    """Return the verdicts as lines for a terminal."""
     lines = []
     for name, change in comparison.changes.items():
         times = f"{spread_text(change.without)} without tables, {spread_text(change.tuned)} with"
@@ -163,10 +163,10 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 class Loser(NamedTuple):
-    """A slower GEMM or generated kernel, the words of the command that sets the kernel which it has without tables, in
-    a table of the user's, and its source.
+    """A GEMM or generated kernel that tables make slower.
 
-    ``source`` is the name of a shipped table or a model, or empty for a row of the user's.
+    ``command`` has the words of a command that sets the kernel without tables in the user's table. ``source`` is the
+    name of the shipped table or the model that answered, or empty for a row of the user's.
     """
 
     problem: Problem
@@ -179,10 +179,10 @@ class Loser(NamedTuple):
 
 
 def losers(comparison: Comparison) -> Iterator[Loser]:
-    """Yield what lost, one for each row of the user's, and one for each problem that something else answered.
+    """Yield a loser for each row of the user's, and for each problem that a shipped table or a model answered.
 
-    Removing a row would not last: the next ``build`` from the same timings makes it again. The user's own table, which
-    may be a new one, is asked before shipped tables and models.
+    Removing a row would not last, because the next ``build`` from the same timings makes it again. So a row for the
+    baseline goes into the user's own table, which may be new, and is asked before shipped tables and models.
     """
     lost = {change.name for change in comparison.gemms if change.is_clear and change.saved_ns < 0}
     saved: defaultdict[str, float] = defaultdict(float)
@@ -230,7 +230,7 @@ def _traced(problem: Problem) -> str:
 def _set_command(
     path: Path, problem: Problem, key: Mapping[str, Any], hardware: Hardware | None = None
 ) -> list[str | Path]:
-    """Return the command that sets the kernel without tables for a key, in a table that is new with ``hardware``."""
+    """Return the command that sets the baseline for a key in a table. With ``hardware``, the table may be new."""
     given = {name: value for name, value in key.items() if name not in ("op", "align") and value is not None}
     texts = {
         name: value if isinstance(value, str) else "-".join(map(str, dict.fromkeys(value)))
@@ -249,14 +249,17 @@ def not_answered(comparison: Comparison) -> Iterator[str]:
     receipt = comparison.receipt
     missed = losses(receipt)
     if missed:
-        own = dict.fromkeys(
-            reason for device in receipt.devices.values() for reason in device.left_out if reason.startswith(_OWN)
-        )
-        why = "; ".join(["no row and no model has them", *(reason.removeprefix("user: ") for reason in own)])
+        why = "; ".join(["no row and no model has them", *_left_out(receipt)])
         tune = as_command("diode-lut", "tune", "--", *comparison.command)
         yield f"not answered: {named_gemms(missed)} ({why}); to measure them: {tune}"
     if any(device.no_choice for device in receipt.devices.values()):
         yield f"not asked: {nothing_asked(receipt)}"
+
+
+def _left_out(receipt: Receipt) -> list[str]:
+    """Return the reasons why tables of the user's own are left out."""
+    reasons = dict.fromkeys(reason for device in receipt.devices.values() for reason in device.left_out)
+    return [reason.removeprefix("user: ") for reason in reasons if reason.startswith(_OWN)]
 
 
 _VARIABLES = {WITHOUT: {"DIODE_LUT_POLICY": "off"}, WITH: dict[str, str]()}
@@ -265,19 +268,19 @@ KINDS = (WITHOUT, WITH)
 
 _OWN = "user: left out: "  # the beginning of a receipt's reason against a table of the user's own
 _LEAST_PAIRS = 2  # fewer pairs have no spread
-_FIRST_LOOK = 5  # The pairs of runs before the first verdict. Each further look has twice as many
+_FIRST_LOOK = 5  # number of pairs of runs before the first verdict. Each later look has twice as many
 _MOST_AT_ONCE = 8  # maximum number of runs that compile at once
-_CORES = 2  # the number of cores for each of them
+_CORES = 2  # number of cores for each of these runs
 
 _INTERRUPTED = 130
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16  # maximum output of a failed program to show
 
 
 class ComparisonPlan(NamedTuple):
-    """The program, its environment, and the seconds until a run is interrupted.
+    """The program and its environment. A run is interrupted after ``limit_s``.
 
-    Runs go on until everything is told, but none begins that would end after ``budget_s``. With ``pairs`` there are so
-    many pairs instead. At most ``at_once`` runs compile at once.
+    Runs go on until all verdicts are clear, but none begins that would end after ``budget_s``. With ``pairs``, there
+    are as many pairs of runs instead. At most ``at_once`` runs compile at once.
     """
 
     command: Sequence[str]
@@ -299,10 +302,10 @@ class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
 class _OneRun(NamedTuple):
     """The times, the receipt and the costs of a run.
 
-    ``compile_s`` is the longest compiling of a process, and ``step_s`` a step: the median of the process with the
-    longest steps, or of printed times without marks. None stands for an unknown time. ``copies`` is the number of such
-    programs that may compile at once: what the memory of its GPUs and the cores allow, and 1 without a GPU, or if
-    several of its processes call graphs.
+    ``compile_s`` is the time of the process that compiled longest. ``step_s`` is the median step of the process with
+    the longest steps, or without marks of steps, of printed times. None stands for an unknown time. ``copies`` is the
+    number of such programs that may compile at once, as the memory of its GPUs and the cores allow. It is 1 without a
+    GPU, or if several processes call graphs.
     """
 
     receipt: Receipt
@@ -323,7 +326,7 @@ class _OneRun(NamedTuple):
 
 
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
-    """Run everything, and tell how it goes. ComparisonEnded if it is cut. ProgramError if nothing answered."""
+    """Run everything, and tell how it goes. ComparisonEnded if a run fails. ProgramError if no table answers."""
     start = time.monotonic()
     runs: dict[str, list[_OneRun]] = {kind: [] for kind in KINDS}
     look, at_once, longest = 0 if plan.pairs else 1, 1, 0.0
@@ -340,7 +343,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
                 tell(f"after {counted(pairs, 'pair')} some times are open: it goes on")
                 continue
             size = 1 if count < 2 else min(at_once, 2 * (_LEAST_PAIRS if ends else goal) - count)
-            # The kinds alternate as in ABBA, so a drift of the machine affects both alike.
+            # The kinds alternate as in ABBA, so that a drift of the machine affects both alike.
             kinds = [WITHOUT if (number + 1) // 2 % 2 else WITH for number in range(count, count + size)]
             made = _run(plan, kinds, Path(kernels), tell)
             if not made:
@@ -359,9 +362,9 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
 
 
 def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: int) -> tuple[Comparison, bool]:
-    """Return the comparison of as many runs of each kind, and whether more runs would say little more.
+    """Return the comparison of equally many runs of each kind, and whether more runs would say little more.
 
-    On a GPU that depends on the times of kernels. A step has the CPU's time as well, which may never settle.
+    On a GPU, the times of kernels decide about more runs. A step includes time of the CPU, which may never settle.
     """
     graphs = {kind: [run.times for run in runs[kind] if run.times] for kind in KINDS}
     if not all(run.times for each in runs.values() for run in each):
@@ -394,7 +397,7 @@ def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: i
 
 
 def expected(run_s: float, plan: ComparisonPlan, at_once: int) -> str:
-    """Say how long a comparison will take, from the time of the first run."""
+    """Return how long a comparison will take, as text, from the time of the first run."""
 
     def seconds(pairs: int) -> float:
         return run_s * (2 + math.ceil((2 * pairs - 2) / at_once))
@@ -415,7 +418,10 @@ def expected(run_s: float, plan: ComparisonPlan, at_once: int) -> str:
 
 
 def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
-    """Return the option for twice the pairs of runs, or for the first look, before which no GEMM has a verdict."""
+    """Return the option for twice as many pairs of runs, but at least those of the first look.
+
+    Before the first look, no GEMM has a verdict.
+    """
     pairs = max((len(each.without) for each in found.changes.values()), default=_LEAST_PAIRS)
     times = max(2, math.ceil(_FIRST_LOOK / pairs))
     seconds = times * max(plan.budget_s, found.spent)  # two pairs run whatever the budget is
@@ -423,7 +429,7 @@ def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
 
 
 def _long(seconds: float) -> str:
-    """A time for people who wait."""
+    """Return a long time as text, in seconds or minutes."""
     return f"{seconds:.0f} s" if seconds < 200 else f"{seconds / 60:.0f} minutes"
 
 
@@ -435,17 +441,16 @@ def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
     asked = sum(device.calls for device in devices)
     if not asked:
         raise ProgramError(f"nothing to compare: {nothing_asked(receipt)}")
-    own = dict.fromkeys(reason for device in devices for reason in device.left_out if reason.startswith(_OWN))
     tune = as_command("diode-lut", "tune", "--", *command)
-    reasons = [f"`{tune}` measures what was missed", *(reason.removeprefix("user: ") for reason in own)]
+    reasons = [f"`{tune}` measures what was missed", *_left_out(receipt)]
     text = f"no table and no model answered any of {counted(asked, 'question')}; {'; '.join(reasons)}"
     raise ProgramError(f"nothing to compare: {text}")
 
 
 def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callable[[str], None]) -> list[_OneRun]:
-    """Run the program once for each of these kinds, together, and find or keep Triton's kernels in ``kernels``.
+    """Run the program once for each of these kinds, all together. Triton's kernels are kept in ``kernels``.
 
-    ComparisonEnded if it was interrupted or failed. If several run together and one fails, there are no runs instead.
+    If several run together and one fails, return no runs. ComparisonEnded if a single run fails, or one is interrupted.
     """
     with ExitStack() as stack:
         directories, outputs, starts = [], [], []
@@ -459,7 +464,7 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
             starts.append(Start(environment, Streams(outputs[-1], outputs[-1])))
 
         def give_turn(running: Sequence[bool]) -> None:
-            """Have the next program go on, once all others wait for that or are done."""
+            """Let the next program go on when all others wait for their turns or are done."""
             others = [
                 each for each, runs in zip(directories, running, strict=True) if runs and not (each / DONE).exists()
             ]
@@ -521,11 +526,11 @@ _PRINTED = re.compile(
     rf"|\b{_STEP}[ _-]time\W*(?P<named>\d[\d.]*(?:e-?\d+)?) ?(?P<named_unit>us|µs|ms|s|sec)\b",
     flags=re.IGNORECASE,
 )
-"""``12.3 ms/step``, ``8.1 it/s`` as tqdm prints it, ``step time: 12.3 ms``."""
+"""Printed times of steps: ``12.3 ms/step``, ``8.1 it/s`` as tqdm prints it, ``step time: 12.3 ms``."""
 
 
 def printed_steps(output: str) -> list[float]:
-    """Return the printed times of steps, in seconds, without the first half, which warms up."""
+    """Return the printed times of steps in seconds, without the first half, which warms up."""
     steps = []
     for found in _PRINTED.finditer(output):
         with suppress(ValueError, ZeroDivisionError):

@@ -17,18 +17,17 @@ _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
 
 _LISTED = 10  # number of listed GEMMs with a gain, and of listed GEMMs with a loss
 
-_METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Without tables
-means DIODE_LUT_POLICY=off, and everything else was the same. Every run made Inductor's choices anew. Runs after the
-first of each kind found Triton's compiled kernels; several may have compiled at once, but while one called its graphs,
-the others waited. A ratio is the time without over the time with tables, 2x for half the time: the geometric mean over
-the pairs, with a confidence interval. All intervals of times together miss in $times of comparisons, however often they
+_METHOD = """The program ran $pairs times with and $pairs times without tables, in alternating order. Runs without
+tables differ by DIODE_LUT_POLICY=off alone. Inductor chose and benchmarked anew in each run. All but the first run of
+each kind found compiled Triton kernels. Several runs may have compiled at once, but while one called its graphs, the
+others waited. A ratio is the time without over the time with tables, 2x for half the time: the geometric mean over the
+pairs, with a confidence interval. All intervals of times together miss in $times of comparisons, however often they
 were looked at. If one includes 1x and more than 3 % to a side, the time is open: more runs may tell. Times of graphs
 and GEMMs are medians of the first calls in a run, under torch's profiler, without the first call of each graph. A GEMM
-or a generated kernel counts as faster or slower if its
-kernel may be another one, it has at least $least runs of each kind, and a rank-sum test says so after Holm's correction
-for all of both: in $gemms of comparisons without a difference, one or more do. The interval of one alone has 95 %. A
-kernel with a fused epilogue does more than the library's, whose epilogue is a kernel of its own: the time of a call of
-a graph has both."""
+or a generated kernel counts as faster or slower if its kernel may be another one, it has at least $least runs of each
+kind, and a rank-sum test says so after Holm's correction for all of both: in $gemms of comparisons without a
+difference, one or more do. The interval of one alone has 95 %. A kernel with a fused epilogue does more than the
+library's, whose epilogue is a kernel of its own: the time of a call of a graph has both."""
 
 
 def as_page(comparison: Comparison) -> str:

@@ -120,8 +120,7 @@ def run_at_once(
     begin = time.monotonic()
     with _forwarding(programs):
         processes = [program.start(command, start.streams) for program, start in zip(programs, starts, strict=True)]
-        seconds = dict.fromkeys(range(len(processes)), 0.0)
-        running = [True] * len(processes)
+        seconds, running = [0.0] * len(processes), [True] * len(processes)
         while any(running) and (limit_s is None or time.monotonic() < begin + limit_s):
             if meanwhile is not None:
                 meanwhile(running)

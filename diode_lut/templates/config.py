@@ -1,5 +1,6 @@
-"""All templates, and configs: a template with the values of its tunables. A new template has a module beside this one,
-a line here, and its names in ``hook/versions.py``.
+"""All templates, and configs: a template with the values of its tunables.
+
+A new template needs a module beside this one, a line here, and its names in ``hook/versions.py``.
 """
 
 from __future__ import annotations
@@ -47,13 +48,11 @@ TEMPLATES: dict[str, Template] = {
 """All templates by the name tables use, in the fixed order in which equally good configs are chosen."""
 
 
-POINTER_TUNABLES = TRITON_MM.names  # the tunables of Inductor's plain Triton templates, which all have the same
+POINTER_TUNABLES = TRITON_MM.names  # the tunables of all of Inductor's plain Triton templates
 
 
 def pointer_gemm(op: str) -> str:
-    """Return the name of Inductor's plain Triton template, which other tools do not name. ProblemError if the op has
-    none.
-    """
+    """Return the name of Inductor's plain Triton template for an op. ProblemError if there is none."""
     for template in (TRITON_MM, TRITON_BMM):
         if op in template.ops:
             return template.name
@@ -61,7 +60,7 @@ def pointer_gemm(op: str) -> str:
 
 
 def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
-    """Return the names of an architecture's templates for ops such as this one. Without an op, they are for GEMMs."""
+    """Return the names of an architecture's templates for ops of this kind, by default GEMMs."""
     like = next((ops for ops in (ATTENTION, GROUPED, JOINED, FUSED, GENERATED) if op in ops), MATMULS)
     return [
         name
@@ -71,7 +70,7 @@ def templates_for(architecture: Architecture, op: str | None = None) -> list[str
 
 
 def _unknown(template: object) -> ProblemError:
-    """Return the error for the name of no template."""
+    """Return the error for a name that no template has."""
     text = str(template).casefold()
     close = [LIBRARY.name] if text in _LIBRARIES else get_close_matches(text, TEMPLATES, 1)
     meant = f" (did you mean {close[0]}?)" if close else ""
@@ -85,11 +84,12 @@ _LIBRARIES = ("cublas", "cublaslt", "hipblas", "hipblaslt", "library", "mkl", "o
 class Config(NamedTuple):
     """A template and the values of its tunables, in the order of ``TEMPLATES[template].parameters``.
 
-    Optional tunables come last, and ``params`` ends before those that all have their defaults, so that equal configs
-    are equal tuples. ``make`` sees to that.
+    Optional tunables come last. ``make`` leaves out defaults at the end of ``params``, so that equal configs are equal
+    tuples.
 
-    Block sizes are elements, ``group_m`` rows of tiles, ``num_stages`` pipeline depth, ``num_warps`` groups of 32
-    threads, ``k_split`` parts into which K is cut. A config has nothing that can be derived from the problem.
+    Blocks are in elements, and ``group_m`` in rows of tiles. ``num_stages`` is the depth of the pipeline, ``num_warps``
+    the number of groups of 32 threads, and ``k_split`` the number of parts into which K is cut. A config has nothing
+    that can be derived from the problem.
     """
 
     template: str
@@ -122,7 +122,7 @@ class Config(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Return the config ``str(config)`` writes as ``text``, with any blanks. ProblemError says what is expected."""
+        """Return the config that ``str`` writes as ``text``, with any blanks. ProblemError names the form expected."""
         template, *values = text.split() or [""]
         if template not in TEMPLATES:
             raise _unknown(template)
@@ -146,11 +146,11 @@ class Config(NamedTuple):
 
     @property
     def tiles(self) -> Tiles:
-        """The required tunables by name, for a tiled template."""
+        """The required tunables by name. The template must be tiled."""
         return Tiles.of(self.params)
 
     def with_tiles(self, tiles: Tiles) -> Config:
-        """Return the same config with other tiles, for a tiled template."""
+        """Return the config with other tiles. The template must be tiled."""
         return Config(self.template, (*tiles, *self.params[len(tiles) :]))
 
     @property
@@ -160,7 +160,7 @@ class Config(NamedTuple):
 
     @property
     def tunables(self) -> dict[str, int]:
-        """The values of the tunables by name, in the template's order, without those with their default."""
+        """The values of the tunables by name, in the template's order, without defaults."""
         values = zip(self.kernel.parameters, self.params, strict=False)
         return {parameter.name: value for parameter, value in values if value != parameter.default}
 
@@ -184,17 +184,19 @@ class Config(NamedTuple):
         return f"{self.template} {values.lstrip()}".rstrip()
 
 
-ATEN = Config("aten")  # the kernel PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..
+ATEN = Config("aten")  # the library that PyTorch calls without Inductor's help: cuBLAS, rocBLAS, oneDNN, ..
 
 DEFAULT = Config("default")
-"""Inductor's own config for attention, and the first that it would try for a generated kernel. Matmuls that could be
-joined stay apart."""
+"""Inductor's own config for attention, and the first that it would try for a generated kernel.
+
+For matmuls that could be joined, it means that they stay apart.
+"""
 
 BASELINES = (ATEN, DEFAULT)  # the configs with which others are compared
 
 
 def baseline(op: str) -> Config:
-    """Return the config with which configs for an op are compared, and which the op gets without a table."""
+    """Return the config with which others for an op are compared. The op gets it without a table."""
     return ATEN if op in ATEN.kernel.ops else DEFAULT
 
 
@@ -202,25 +204,25 @@ PADDED_OPS = ("mm", "addmm", "bmm")  # the ops Inductor pads
 
 
 def pad_multiple(dtype: str) -> int:
-    """Return the number of elements to multiples of which Inductor pads M, N and K: those of 16 bytes."""
+    """Return the number of elements in 16 bytes. Inductor pads M, N and K to multiples of it."""
     return ROW_BYTES // ITEMSIZES[dtype]
 
 
 def on_its_own(config: Config) -> Config | None:
-    """Return the config with a joined kernel's blocks for one matmul. Few rows have one template for both."""
+    """Return the config for a single matmul with a joined kernel's blocks. For few rows, it is the same config."""
     if config.template == TRITON_JOINED_MM.name:
         return Config(TRITON_MM.name, config.params)
     return config if config.kernel.few_rows else None
 
 
 def is_copied(problem: Problem, multiple: int) -> tuple[bool, bool]:
-    """Return whether A is copied to make M and K multiples of ``multiple``, and whether B is for K and N."""
+    """Return whether padding to ``multiple`` copies A, because of M or K, and whether it copies B, for K or N."""
     m, n, k = (padded_size(size, multiple) != size for size in (problem.m, problem.n, problem.k))
     return m or k, n or k
 
 
 def copied_bytes(problem: Problem, multiple: int) -> int:
-    """Return the bytes that copying operands to padded places reads and writes."""
+    """Return the bytes that copies of operands for padding read and write."""
     larger = padded(problem, multiple)
     a, b = is_copied(problem, multiple)
     elements = a * (problem.m * problem.k + larger.m * larger.k) + b * (problem.k * problem.n + larger.k * larger.n)

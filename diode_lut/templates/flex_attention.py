@@ -1,7 +1,7 @@
 """Inductor's Triton kernels for flex attention: forward, backward, and forward for few queries.
 
-Each has templates of its own, whose tunables are blocks of queries and keys, pipeline stages and warps. Heads are
-processed whole: blocks are as wide as the head dimensions, rounded up to powers of two.
+Their tunables are blocks of queries and keys, pipeline stages and warps. Heads are processed whole: blocks are as wide
+as the head dimensions, rounded up to powers of two.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
 from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, registers
 
-BLOCKS = (16, 32, 64, 128)  # a larger block would read past the end of lengths that are multiples of 128: no checks
+BLOCKS = (16, 32, 64, 128)  # kernels check no ends of lengths that are multiples of 128, so no block may be larger
 
 _STAGES = Parameter("num_stages", " s", range(1, 9), "Stages", "Depth of the software pipeline.", option=True)
 _WARPS = Parameter("num_warps", " w", (1, 2, 4, 8, 16), "Warps", "Groups of threads in one program.", option=True)
 
-_SPILLED = 2  # accumulators of this many times a thread's registers spill with every step
+_SPILLED = 2  # accumulators this many times as large as a thread's registers spill with every step
 _NUMBERS = 8  # bytes that gradients read for each query besides its rows
 _SINGLE = 4  # bytes of a number in float32
 _BARRIERS = 128  # bytes of shared memory besides the blocks
@@ -30,11 +30,11 @@ class Flex(Template):
     """A kernel for flex attention."""
 
     def shared_memory(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> int:
-        """Return the bytes of shared memory the kernel takes at most. ``itemsize`` is in bytes.
+        """Return the most bytes of shared memory that the kernel takes. ``itemsize`` is in bytes.
 
-        Triton's compiler for sm_90 takes just that, without the barriers, for the loop of blocks of 64 queries or more
-        of 2-byte elements, and less for smaller blocks. It takes up to all of a result to store it: more, the more
-        warps there are.
+        For sm_90, Triton's compiler takes exactly that for the loop, without barriers, if blocks have 64 queries or
+        more and elements 2 bytes. For smaller blocks it takes less. To store a result, it takes up to the size of the
+        result, and more with more warps.
         """
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class Flex(Template):
     ) -> Iterator[Complaint]:
         """Yield faults of a config for these heads. ``shared_memory`` is the device's, if it is known.
 
-        In a sweep on an H200 the 863 configs that did not compile had some, and the 4,592 others none.
+        In a sweep on an H200, the 863 configs that did not compile have faults, and the 4,592 others none.
         """
         needed, limit = self.registers(params, heads, architecture)
         if limit is not None and needed >= limit:
@@ -75,7 +75,7 @@ class Flex(Template):
         return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
-        """Return the registers a thread needs for accumulators, and the hopeless number, None if not known."""
+        """Return the registers that a thread needs for accumulators, and from how many on a config is hopeless."""
         num_warps = self.values(params)["num_warps"]
         needed = -(-self.accumulators(params, heads) // (architecture.warp_size * num_warps))
         limit = registers(num_warps, architecture)

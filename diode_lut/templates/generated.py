@@ -1,4 +1,4 @@
-"""The kernels that Inductor generates: pointwise work, and reductions that loop over r, or keep it, by template."""
+"""The templates of kernels that Inductor generates: pointwise work, and reductions that loop over r or keep it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from diode_lut.problem import SPLIT, Problem, rounded_up
 from diode_lut.templates.template import Complaint, Covered, Parameter, Params, Template
 
 _BLOCKS = tuple(1 << power for power in range(17))
-_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}  # that Inductor generates kernels for, by dimension
+_LARGEST_BLOCKS = {"x": 4096, "y": 1024, "r": 1 << 16}  # the largest blocks in Inductor's kernels, by dimension
 MAX_ELEMENTS = 1 << 16  # of a block in all dimensions: with more, kernels spill or take minutes to compile
 MAX_PER_THREAD = 128  # elements of a block for each thread: as many values leave no registers to compute with
 _MAX_PERSISTENT = 1 << 13  # maximum r, rounded up to a power of two, that a persistent reduction keeps
 
 
 MAX_STEPS = 256
-"""Maximum steps of a loop over r, which are added up one after the other.
+"""Maximum steps of a loop over r, whose results are added up one after the other.
 
 The error of a sum of random numbers grows with the root of their number, so 256 have three times that of a few.
 """
 
 
 def least_step(variant: str, r: int) -> int:
-    """Return the least elements along r that a step of a loop must take, for sums to be about as exact as Inductor's.
+    """Return the least elements along r of a step of a loop, for sums to be about as exact as Inductor's.
 
-    Inductor's own configs, which take some 1,024 where r is contiguous and from 4 elsewhere, always do.
+    Inductor's own configs always have as many: some 1,024 if r is contiguous, and otherwise at least 4.
     """
     return min(-(-r // MAX_STEPS), 512 if variant == "inner" else 4)
 

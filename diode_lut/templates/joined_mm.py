@@ -1,7 +1,7 @@
 """The project's own templates: matmuls with the same A in one kernel, whose B stay where they are, and few rows.
 
-Each program computes a tile of one product, or of both for ``swiglu``. For few rows, it multiplies and adds up without
-tensor cores, which would compute 16 rows.
+Each program computes a tile of one product, or of both for ``swiglu``. For few rows, it multiplies and adds without
+tensor cores, because these would compute 16 rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEARCH: dict[float, tuple[template.Params, ...]] = {
         (128, 128, 32, 8, 5, 8),
     ),
 }
-"""By the most rows of A: params that an H100 is within 1 % of the best with, in bfloat16, on average over layers."""
+"""Params by the maximum rows of A. On an H100 in bfloat16, they are within 1 % of the best, on average over layers."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class JoinedMm(template.Template):
     def complaints(
         self, params: template.Params, covered: template.Covered, architecture: Architecture
     ) -> Iterator[template.Complaint]:
-        """Complain about registers and shared memory that a single product would not have."""
+        """Complain about registers and shared memory that are too few for a single product."""
         yield from super().complaints(params, covered, architecture)
         rows = 1 if covered.m is None else min(covered.m)
         yield from self._faults(params, rows, 1, least_itemsize(self.ops[0], covered.dtype), architecture)
@@ -71,7 +71,7 @@ class JoinedMm(template.Template):
     def faults_on(
         self, problem: Problem, params: template.Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[template.Complaint]:
-        """Complain about the same. A program of ``swiglu`` has a tile of each B, and an accumulator for it."""
+        """Complain about the same. A gated program has a tile and an accumulator for each B."""
         at_once, itemsize = PRODUCTS[problem.variant] if problem.variant in GATED else 1, ITEMSIZES[problem.dtype]
         yield from self._faults(params, problem.m, at_once, itemsize, architecture, shared_memory)
         block_k = self.tiles(params, problem.m).block_k
@@ -114,7 +114,7 @@ _SEARCH_OF_FEW: tuple[template.Params, ...] = (
     *((4, 512, 3, 4), (2, 1024, 3, 4), (8, 256, 4, 4), (2, 256, 4, 2), (2, 512, 4, 4), (4, 1024, 2, 4)),
     (1, 2048, 3, 4),
 )
-"""As _SEARCH: columns and elements of a block, stages and warps."""
+"""Params like those of _SEARCH: columns of a block, elements of K, stages and warps."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class FewRows(JoinedMm):
         return "mnk"
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[template.Params]:
-        """Yield params for few rows and columns of B without gaps: it reads these."""
+        """Yield params for few rows, if B is column-major: the kernel reads columns of B."""
         _, letter_b = letters(problem.layout)
         yield from _SEARCH_OF_FEW if problem.m <= MAX_FEW_ROWS and letter_b == "t" else ()
 

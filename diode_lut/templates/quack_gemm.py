@@ -1,4 +1,4 @@
-"""QuACK's GEMMs for Hopper, which take the work after them along. The package ``quack-kernels`` compiles them."""
+"""QuACK's GEMMs for Hopper, which also do the work after a GEMM. The package ``quack-kernels`` compiles them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNIT = 8  # N and K are multiples of this, so that rows start at multiples of 1
 
 _PINGPONG = ((128, 128), (128, 160), (128, 192), (128, 208), (192, 128))
 _COOPERATIVE = ((256, 128), (256, 160), (256, 192), (256, 208), (128, 224), (128, 256))
-"""The tiles that QuACK tunes, for two groups of warps that take turns with tiles, and for two that share a tile."""
+"""The tiles that QuACK tunes, for groups of warps that take turns with tiles, and for groups that share a tile."""
 
 _CLUSTERS = ((1, 2), (2, 1))
 
@@ -22,8 +22,10 @@ _SEARCH: tuple[Params, ...] = (
     *((128, 256, 1, 2, 0, 0), (128, 160, 2, 1, 1, 0), (192, 128, 1, 2, 1, 1), (128, 256, 1, 2, 0, 1)),
     *((128, 128, 1, 2, 1, 0), (128, 192, 2, 1, 1, 0), (256, 128, 1, 2, 0, 0), (192, 128, 1, 2, 1, 0)),
 )
-"""The configs that a sweep tries. For 41 GEMMs on an H100, the fastest of them took on average 1.002 times as long as
-the fastest of the 44 that QuACK tunes."""
+"""The configs that a sweep tries.
+
+For 41 GEMMs on an H100, the fastest of them took on average 1.002 times as long as the fastest of QuACK's 44.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The base of kernel templates, of which each module beside has a family, and the templates without blocks."""
+"""The base of kernel templates, and the templates without blocks. Each other module has a family of templates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ Params = tuple[int, ...]  # the values of a template's tunables, in the order of
 class Parameter(NamedTuple):
     """A tunable of a template: its name, the text ``str(config)`` writes before it, and its allowed values.
 
-    ``values`` is a tuple, or a range if all its integers are allowed. ``title`` and ``meaning`` are for the schema.
-    A tunable with a ``default`` is optional: a config with this value does not mention it. A default outside ``values``
-    cannot be written: it stands for the kernel's own value. ``architectures`` is the beginning of the names of the
-    architectures with the tunable. ``option`` says whether Triton's compiler takes it as an option. 0 leaves it to the
-    compiler.
+    ``values`` is a tuple, or a range of integers. ``title`` and ``meaning`` are for the schema. A tunable with a
+    ``default`` is optional, and a config with this value does not mention it. A default outside ``values`` stands for
+    the kernel's own value, and cannot be written. Architectures whose names begin with ``architectures`` have the
+    tunable. ``option`` says whether it is an option of Triton's compiler. As an option, 0 leaves it to the compiler.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Parameter(NamedTuple):
         return ", ".join(map(str, self.values))
 
     def is_known_to(self, architecture: Architecture) -> bool:
-        """Whether kernels for the architecture have the tunable."""
+        """Return whether kernels for the architecture have the tunable."""
         return architecture.name.startswith(self.architectures)
 
 
@@ -57,7 +56,7 @@ PAD = Parameter(
 
 
 class Covered(Protocol):
-    """The problems of a row: None stands for any value, and sizes are the smallest and the largest."""
+    """The problems of a row. Sizes are pairs of the smallest and the largest. None stands for any value."""
 
     @property
     def op(self) -> str | None: ...
@@ -78,7 +77,7 @@ class Covered(Protocol):
 
 
 class SomeProblems(NamedTuple):
-    """The problems of an op and a dtype, of any sizes unless these are given, in the form of a row's problems."""
+    """The problems of an op and a dtype, in the form of a row's. Sizes that are not given may be any."""
 
     op: str
     dtype: str
@@ -94,7 +93,7 @@ _LEAST_BLOCK = 16  # minimum elements of a block along each dimension
 
 
 class Heads(NamedTuple):
-    """Head dimensions as blocks have them, powers of two. ``rows`` counts the queries of the heads that share keys."""
+    """Head dimensions of blocks: powers of two. ``rows`` counts the queries of all heads that share keys."""
 
     k: int
     v: int
@@ -123,9 +122,7 @@ def _rounded(size: int) -> int:
 
 
 class Complaint(NamedTuple):
-    """The reason why a config cannot be launched, and the field of the config that is wrong. Several may be; then it is
-    empty.
-    """
+    """The reason why a config cannot be launched, and the field at fault. It is empty if several fields may be."""
 
     reason: str
     field: str = ""
@@ -144,11 +141,11 @@ class Template:
     parameters: tuple[Parameter, ...] = ()
     about: str = ""
 
-    tiled = False  # whether it is a single Triton kernel whose tunables are blocks, stages and warps
+    tiled = False  # whether it is a single Triton kernel with TILES as tunables
     tma = False  # whether it loads its operands through tensor descriptors
     few_rows = False  # whether it is the project's own kernel for few rows
-    many_sms = False  # whether Inductor has it only on GPUs with many SMs
-    stand_in = ""  # The kernel in ``stand_ins.py`` with its blocks and its pipeline. Empty if there is none
+    many_sms = False  # whether Inductor offers it on GPUs with many SMs only
+    stand_in = ""  # the kernel in ``stand_ins.py`` with its blocks and its pipeline, or empty
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -177,11 +174,11 @@ class Template:
         return architecture.gpu
 
     def constants(self, layout: str) -> str:
-        """Return the sizes, some of ``mnk``, that must be constants for Inductor to make the kernel that was timed."""
+        """Return the sizes, of ``mnk``, that are constants in the timed kernel and speed it up."""
         return ""
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Yield reasons why a config cannot be launched, whichever of the covered problems is asked for."""
+        """Yield reasons why a config cannot be launched for any of the covered problems."""
         for parameter, value in zip(self.parameters, params, strict=False):
             if value != parameter.default and not parameter.is_known_to(architecture):
                 reason = f"{architecture.name} has no such tunable (only {parameter.architectures}... has)"
@@ -190,11 +187,11 @@ class Template:
     def faults_on(
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
-        """Yield more reasons, besides ``complaints``, why a config cannot be launched for a problem."""
+        """Yield reasons besides ``complaints`` why a config cannot be launched for a problem."""
         return iter(())
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
-        """Return whether a sweep may try a config on a problem: whether it can be launched, as far as is known."""
+        """Return whether a sweep may try a config on a problem, because nothing speaks against launching it."""
         return next(self.faults_on(problem, params, architecture), None) is None
 
     def can_pay(self, problem: Problem) -> bool:
@@ -202,11 +199,11 @@ class Template:
         return True
 
     def variations(self, params: Params, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        """Yield params the final stage tries besides a config that was the fastest in a sweep."""
+        """Yield params that the final stage tries besides a sweep's fastest config."""
         return iter(())
 
     def heads(self, covered: Covered) -> Heads | None:
-        """Return the heads for which ``stand_in`` is compiled. None for templates that are not of attention."""
+        """Return the heads for which ``stand_in`` is compiled, or None if the template is not of attention."""
         return None
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
@@ -219,7 +216,7 @@ class Template:
         return iter(())
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """Return the least M, N and K to which the config is not out of proportion."""
+        """Return the least M, N and K for which the config is in proportion."""
         return 1, 1, 1
 
     def k_split(self, params: Params) -> int:
@@ -249,7 +246,7 @@ TILES = (
 
 GROUP_M = 8  # the group in a sweep and in other tools' configs. The final stage of ``collect`` tries others
 BLOCKS_K_OF_BYTES = (32, 64, 128, 256)  # matrix instructions take 32 elements of a byte, float8 and int8, along K
-PRECISE_BLOCK_K = 128  # elements of float8 along K that tensor cores may add before the sum goes into float32
+PRECISE_BLOCK_K = 128  # elements of float8 along K that tensor cores may add before they add the sum in float32
 
 
 class Tiles(NamedTuple):
@@ -269,12 +266,12 @@ class Tiles(NamedTuple):
 
 
 def accumulator_registers(tiles: Tiles, warp_size: int = 32) -> int:
-    """Return the registers of 4 bytes a thread needs for the accumulator."""
+    """Return the registers of 4 bytes that a thread needs for the accumulator."""
     return -(-tiles.block_m * tiles.block_n // (warp_size * tiles.num_warps))
 
 
 def registers(num_warps: int, architecture: Architecture) -> int | None:
-    """Return the registers of 4 bytes a thread may have. None if not known."""
+    """Return the registers of 4 bytes that a thread may have, or None if unknown."""
     if architecture.registers_per_thread is None or architecture.registers_per_block is None:
         return None
     threads = architecture.warp_size * num_warps
@@ -282,7 +279,7 @@ def registers(num_warps: int, architecture: Architecture) -> int | None:
 
 
 def register_complaints(tiles: Tiles, architecture: Architecture) -> Iterator[Complaint]:
-    """Complain about an accumulator that takes all registers of a thread: it must leave some."""
+    """Complain about an accumulator that leaves a thread no other registers."""
     needed, limit = accumulator_registers(tiles, architecture.warp_size), registers(tiles.num_warps, architecture)
     if limit is not None and needed >= limit:
         reason = f"{tiles.num_warps} do not go with a block of {tiles.block_m}x{tiles.block_n}"
@@ -290,7 +287,7 @@ def register_complaints(tiles: Tiles, architecture: Architecture) -> Iterator[Co
 
 
 def is_precise(block_k: int, variant: str) -> bool:
-    """Return whether blocks of float8 can have ``block_k`` elements along K, and accumulate as the variant demands."""
+    """Return whether float8 can have blocks of ``block_k``, and then accumulates as exactly as the variant demands."""
     return block_k in BLOCKS_K_OF_BYTES and (Scaling.of(variant).fast or block_k <= PRECISE_BLOCK_K)
 
 
@@ -301,7 +298,7 @@ def text(tiles: Tiles) -> str:
 
 @dataclass(frozen=True)
 class Library(Template):
-    """``aten``, which PyTorch calls without Inductor's help. It runs everywhere, and others are compared with it."""
+    """``aten``, the library that PyTorch calls without Inductor's help. It runs everywhere, and is the baseline."""
 
     def runs_on(self, architecture: Architecture) -> bool:
         return True
@@ -342,7 +339,7 @@ CPP_GEMM = CppGemm(
 )
 
 
-_LONG_K = 8  # if K is this many times M and N, tiles are too few to fill the device, and cutting K can pay
+_LONG_K = 8  # from this many times M and N on, K can be worth cutting: tiles are too few to fill the device
 _LEAST_PART = 128  # minimum elements along K of a part
 _SPLITS = (2, 4, 8, 16, 32, 64, 128)  # the numbers of parts a sweep tries
 
@@ -372,7 +369,7 @@ class DecomposeK(Template):
             yield from ((s,) for s in _SPLITS if problem.k % s == 0 and problem.k // s >= _LEAST_PART)
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """Return sizes at which parts are not short."""
+        """Return the sizes from which parts are not short."""
         return 1, 1, _LEAST_PART * self.k_split(params)
 
     def k_split(self, params: Params) -> int:

@@ -76,14 +76,14 @@ ROCM = (
 PARAMETERS = (*TILES, PAD, *ROCM)
 
 _OF_BYTES = ("scaled_mm", "int_mm")  # the ops whose elements are bytes
-_BARRIERS = 128  # Bytes that Inductor adds to a kernel's blocks. Triton takes up to 64 of them, on NVIDIA GPUs
+_BARRIERS = 128  # bytes that Inductor adds to a kernel's blocks. On NVIDIA GPUs, Triton uses up to 64 of them
 _OTHER_GROUPS = (1, 4, 16)  # the groups the final stage tries besides GROUP_M
 
 _OTHER_COMPILER_OPTIONS = (("waves_per_eu", 2), ("matrix_instr_nonkdim", 32), ("kpack", 1))
 """The options the final stage tries on AMD GPUs, one at a time. Inductor's own are 0 waves, 16 rows and most often 2
 steps."""
 
-_TMA_ROWS = 64  # minimum number of rows from which tensor descriptors save more than their set-up costs
+_TMA_ROWS = 64  # from this number of rows on, tensor descriptors save more than their set-up costs
 
 _STAGES_OF_BLOCK_K = {16: (3,), 32: (3, 5), 64: (3, 4, 5), 128: (2, 3, 4), 256: (2,)}
 _STAGES_OF_BYTES = {block_k: _STAGES_OF_BLOCK_K[block_k // 2] for block_k in BLOCKS_K_OF_BYTES}
@@ -95,7 +95,7 @@ On an H200 the best kernel with more stages was faster than the best with fewer:
 mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm in bfloat16 (at most 16 %).
 """
 
-_WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory away from stages
+_WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory from stages
 _LARGE_AREA = 128 * 256  # the largest block whose accumulator fits in the registers of eight warps
 _FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64  # so many waves of such blocks fill a GPU: smaller blocks only lose there
 
@@ -111,9 +111,9 @@ class TritonGemm(Template):
     def constants(self, layout: str) -> str:
         """Return N and K, and M if A is column-major.
 
-        From constants Inductor and Triton derive that blocks divide K, how many steps there are along K, and which
-        elements of A, B and C are next to each other. With one of these sizes as an argument, kernels took up to 1.47
-        times as long on an H100. With the batch, or M of a row-major A, they took as long.
+        From constants, Inductor and Triton derive that blocks divide K, how many steps there are along K, and which
+        elements of A, B and C are next to each other. On an H100, kernels with such a size as an argument took up to
+        1.47 times as long. The batch, or M of a row-major A, made no difference.
         """
         of_a, _ = letters(layout)
         return "nk" if of_a == "n" else "mnk"
@@ -186,7 +186,7 @@ class TritonGemm(Template):
             yield from (self.params({**values, name: value}) for name, value in _OTHER_COMPILER_OPTIONS)
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
-        """Return sizes for which blocks are less than twice as large as the problem."""
+        """Return the least sizes for which blocks are less than twice as large as the problem."""
         tiles = Tiles.of(params)
         m, n, k = (
             1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
@@ -202,20 +202,20 @@ class PersistentTma(TritonGemm):
     stand_in = "persistent_tma_gemm"
 
     def constants(self, layout: str) -> str:
-        """Return none: tensor descriptors are made when the kernel starts, from constants or not."""
+        """Return none: the kernel makes tensor descriptors when it starts, from constants or from arguments."""
         return ""
 
     def runs_on(self, architecture: Architecture) -> bool:
         return architecture.gpu and architecture.tma
 
     def shared_memory(self, tiles: Tiles, op: str, itemsize: int, architecture: Architecture) -> int:
-        """Add the result's block with padding: in float32 if a bias or a scale follows, else as inputs."""
+        """Add the padded block of the result. It is in float32 before a bias or a scale, else in the inputs' type."""
         item = 4 if op in ("addmm", "scaled_mm") else itemsize
         block = item * tiles.block_m * (tiles.block_n + 16 // item)
         return super().shared_memory(tiles, op, itemsize, architecture) + block
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Complain as above, and about operands tensor descriptors cannot describe."""
+        """Complain as the base class, and about operands that tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if Tiles.of(params).num_warps == 2:
             yield Complaint("Inductor makes no kernels with TMA and 2 warps", "num_warps")
@@ -268,11 +268,9 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
 )
 
 
-_GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides the tiles
+_GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides tiles
 _FROM_MEMORY = 64  # from this number of rows of a block, the tensor cores of sm_90 read operands from shared memory
 _FEW, _MANY = 32, 128  # Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose
-
-_GROUPED_LARGE_AREA = 128 * 256
 
 
 @dataclass(frozen=True)
@@ -287,18 +285,18 @@ class GroupedMm(Template):
         return architecture.triton == "cuda" and architecture.tma
 
     def tiles(self, params: Params) -> Tiles:
-        """Return the tunables as a GEMM's. Tiles are not in groups for the cache."""
+        """Return the tunables as a GEMM's, with tiles in groups of one."""
         block_m, block_n, block_k, stages, warps = params
         return Tiles(block_m, block_n, block_k, 1, stages, warps)
 
     def shared_memory(self, params: Params, itemsize: int) -> int:
-        """Return the bytes of shared memory the kernel takes at most, with stages for operands from registers."""
+        """Return the most bytes of shared memory that the kernel takes. Operands in registers save a stage."""
         tiles = self.tiles(params)
         stages = max(1, tiles.num_stages - (tiles.block_m < _FROM_MEMORY))
         return itemsize * tiles.block_k * (tiles.block_m + tiles.block_n) * stages + _GROUPED_BARRIERS
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
-        """Complain about registers, shared memory, and rows tensor descriptors cannot describe."""
+        """Complain about registers, shared memory, and rows that tensor descriptors cannot describe."""
         yield from super().complaints(params, covered, architecture)
         if covered.align == 2:
             yield Complaint(f"{self.name} needs an align of 16", "template")
@@ -320,7 +318,7 @@ class GroupedMm(Template):
         return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
-        """Add that tiles are not in groups."""
+        """Return the blocks, with tiles in groups of one."""
         return {**super().blocks(params, heads), "GROUP_M": 1}
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
@@ -333,7 +331,7 @@ class GroupedMm(Template):
             area = block_m * block_n
             if rows >= _MANY and area < 64 * 128:
                 continue
-            all_warps = (8,) if area >= _GROUPED_LARGE_AREA else (4, 8) if area >= 128 * 128 else (4,)
+            all_warps = (8,) if area >= _LARGE_AREA else (4, 8) if area >= 128 * 128 else (4,)
             for block_k in (64, 128, 256) if block_m <= _FEW else (64, 128):
                 if block_n * block_k >= 256 * 256:
                     continue

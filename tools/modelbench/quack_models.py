@@ -45,8 +45,6 @@ _GEMMA_9B: Record = {
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
 }
-
-
 _QWEN: Record = {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
 _LLAMA_3B: Record = {
     "hidden_size": 3072,
