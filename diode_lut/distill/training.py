@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.functional import binary_cross_entropy_with_logits, one_hot, pad
 
 from diode_lut.distill.examples import MAX_LOSS, Examples, Space, Target, draw_problems, examples_of
@@ -165,8 +166,9 @@ class TrainingPlan(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A network and its training examples. All examples of a batch are from the same of the ``lessons``.
+    """A network and its training. All examples of a batch are from the same of the ``lessons``.
 
+    It learns from those examples of the first lesson that are in ``rows``, if there are any, and from all of others.
     The regret on ``test`` is recorded after each epoch.
     """
 
@@ -174,6 +176,7 @@ class Training(NamedTuple):
     lessons: list[Examples]
     plan: TrainingPlan
     test: Examples | None = None
+    rows: Tensor | None = None
 
 
 class Epoch(NamedTuple):
@@ -195,65 +198,90 @@ def one_thread() -> Iterator[int]:
 
 
 def train(trainings: Sequence[Training], at_once: int) -> list[list[Epoch]]:
-    """Train networks, ``at_once`` at a time, on a GPU one at a time, and return the history of each.
+    """Train networks with the same lessons and as many epochs, and return the history of each.
 
-    Each network is trained in a single thread, which is faster, and reproducible with any number of threads.
+    On a CPU each network is trained in a single thread, which is faster, and reproducible with any number of threads,
+    ``at_once`` at a time. On a GPU all are trained in the same steps, whose kernels compute for all networks.
     """
     ended = Event()
-    if any(training.plan.device != "cpu" for training in trainings):
-        at_once = 1
+    together = [trainings] if trainings[0].plan.device != "cpu" else [[training] for training in trainings]
     with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            return list(pool.map(lambda training: _train(training, ended), trainings))
+            return [history for each in pool.map(lambda group: _train(group, ended), together) for history in each]
         finally:
             ended.set()  # after an error or Ctrl-C, other networks end after their current epoch
 
 
-def _train(training: Training, ended: Event) -> list[Epoch]:
-    network, lessons, plan, test = training
-    network.to(plan.device)
-    lessons, test = [lesson.to(plan.device) for lesson in lessons], test and test.to(plan.device)
-    generator = torch.Generator().manual_seed(plan.seed)
-    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY, fused=True)
-    batches = sum(-(-lesson.size // _BATCH) for lesson in lessons)
+def _train(trainings: Sequence[Training], ended: Event) -> list[list[Epoch]]:
+    """Train networks in the same steps. Their parameters are stacked: the first dimension is that of networks."""
+    networks, plan = [training.network for training in trainings], trainings[0].plan
+    tests = [training.test and training.test.to(plan.device) for training in trainings]
+    lessons = [lesson.to(plan.device) for lesson in trainings[0].lessons]
+    for network in networks:
+        network.to(plan.device)
+    parameters, buffers = stack_module_state(networks)
+    optimizer = torch.optim.AdamW(parameters.values(), weight_decay=_WEIGHT_DECAY, fused=True)
+    generators = [torch.Generator().manual_seed(training.plan.seed) for training in trainings]
+    first = [torch.arange(lessons[0].size) if each.rows is None else each.rows for each in trainings]
+    chosen = [first, *([torch.arange(lesson.size)] * len(trainings) for lesson in lessons[1:])]
+    sizes = [min(map(len, rows)) for rows in chosen]  # in an epoch, all networks take as many steps
+    batches = sum(-(-size // _BATCH) for size in sizes)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, _LEARNING_RATE, total_steps=plan.epochs * batches, pct_start=_WARM_UP
     )
 
     def gradients(lesson: Examples, rows: Tensor) -> Tensor:
+        def loss_of(*state_and_rows: Any) -> Tensor:
+            *state, own = state_and_rows
+            examples = lesson.take(own)
+            return _loss(functional_call(networks[0], tuple(state), (examples,)), examples)
+
         optimizer.zero_grad(set_to_none=False)
-        loss = _loss(network, lesson.take(rows))
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        losses = vmap(loss_of)(parameters, buffers, rows)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        return losses.detach()
 
     graphs: dict[tuple[int, int], _Graph] = {}
-    history: list[Epoch] = []
-    while len(history) < plan.epochs and not ended.is_set():
-        total = torch.zeros((), dtype=torch.float64, device=plan.device)
-        shuffled = [
-            (number, rows)
-            for number, lesson in enumerate(lessons)
-            for rows in torch.split(torch.randperm(lesson.size, generator=generator).to(plan.device), _BATCH)
-        ]
-        for place in torch.randperm(len(shuffled), generator=generator).tolist():
-            number, rows = shuffled[place]
+    histories: list[list[Epoch]] = [[] for _ in trainings]
+    while len(histories[0]) < plan.epochs and not ended.is_set():
+        totals = torch.zeros(len(trainings), dtype=torch.float64, device=plan.device)
+        shuffled = []
+        for number, (rows, size) in enumerate(zip(chosen, sizes, strict=True)):
+            orders = [
+                own[torch.randperm(len(own), generator=generator)[:size]]
+                for own, generator in zip(rows, generators, strict=True)
+            ]
+            shuffled += [(number, batch) for batch in torch.split(torch.stack(orders).to(plan.device), _BATCH, dim=1)]
+        for place in torch.randperm(len(shuffled), generator=generators[0]).tolist():
+            number, batch = shuffled[place]
             if plan.device == "cpu":
-                total += gradients(lessons[number], rows)
+                totals += gradients(lessons[number], batch)
             else:
-                key = number, len(rows)
+                key = number, batch.shape[1]
                 if key not in graphs:
-                    graphs[key] = _Graph(partial(gradients, lessons[number]), rows)
-                total += graphs[key](rows)
+                    graphs[key] = _Graph(partial(gradients, lessons[number]), batch)
+                totals += graphs[key](batch)
             optimizer.step()
             schedule.step()
-        history.append(Epoch(float(total) / batches, mean_regret(network, test) if test is not None else np.nan))
-    network.to("cpu")
-    return history
+        for number, (network, test) in enumerate(zip(networks, tests, strict=True)):
+            _copy(parameters, network, number)
+            regret = np.nan if test is None else mean_regret(network, test)
+            histories[number].append(Epoch(float(totals[number]) / batches, regret))
+    for network in networks:
+        network.to("cpu")
+    return histories
 
 
-def _loss(network: Network, examples: Examples) -> Tensor:
+@torch.no_grad()
+def _copy(stacked: Mapping[str, Tensor], network: Network, number: int) -> None:
+    """Copy the parameters with this number to the network."""
+    for name, parameter in network.named_parameters():
+        parameter.copy_(stacked[name][number])
+
+
+def _loss(scores: Tensor, examples: Examples) -> Tensor:
     """Return the mean squared error of scores, up to an offset for each problem, plus the expected regret."""
-    scores, losses = network(examples), examples.losses
+    losses = examples.losses
     weight = (torch.exp(-losses / _DECAY_LENGTH) + _MIN_WEIGHT) * examples.known
     choice = torch.softmax(masked(-scores / _TEMPERATURE, examples.known, -torch.inf), dim=1)
     errors = scores - losses
@@ -326,8 +354,8 @@ def train_teacher(
     trainings = []
     for number in range(MEMBERS):
         own = plan._replace(seed=MEMBERS * plan.seed + number)
-        seen = examples.take((unseen != number).nonzero()[:, 0])
-        trainings.append(Training(Network(scale, space, own.seed), [seen], own, None if number else test))
+        network, seen = Network(scale, space, own.seed), (unseen != number).nonzero()[:, 0]
+        trainings.append(Training(network, [examples], own, None if number else test, seen))
     history, *_ = train(trainings, at_once)
     return Teacher(tuple(training.network for training in trainings), unseen), history
 
