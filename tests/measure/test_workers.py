@@ -1,5 +1,6 @@
 """Collecting in processes of our own, some of which die."""
 
+import math
 import os
 import signal
 from collections import Counter
@@ -12,7 +13,7 @@ from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import METHODS
-from diode_lut.measure.tasks import find_setup
+from diode_lut.measure.tasks import Shard, Task, find_setup
 from diode_lut.measure.workers import Workers, local_workers
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
@@ -86,6 +87,19 @@ def test_worker_killed_from_outside_costs_nothing(workers: Workers, collection: 
         assert len(collection.timings()) == len(outcomes)
     assert collection.timings().keys() == set(problems)
     assert {each.problem for each in outcomes} == set(problems)
+
+
+def test_worker_killed_between_shards_is_replaced(collection: Collection) -> None:
+    """The next shard of a worker that has died meanwhile is measured by another process."""
+    workers = Workers([{}])
+    setup = workers.find_setup("cpu", "autotune", str(collection.marks))
+    outcomes = workers.measure([Shard("autotune", (Task(problem(m)),)) for m in (1, 2)], setup, math.inf)
+    first, (worker,) = next(outcomes), workers._workers
+    assert worker.pipe.poll(60)  # it has ended the first shard, and waits for another
+    worker._process.kill()
+    worker._process.join()
+    assert [each.problem for each in (first, *outcomes)] == [problem(1), problem(2)]
+    workers.close()
 
 
 def test_config_that_kills_a_worker_is_recorded(
