@@ -13,8 +13,8 @@ from diode_lut.dataset import DatasetWriter, Timing
 from diode_lut.errors import CollectError, DatasetError
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import METHODS
+from diode_lut.measure.collector import Workers, open_executor
 from diode_lut.measure.tasks import Shard, Task, find_setup
-from diode_lut.measure.workers import Workers, local_workers
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN
 from tests.measure.collection import Collection
@@ -189,5 +189,6 @@ def test_workers_share_the_cpus(monkeypatch: pytest.MonkeyPatch, chosen: str | N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with local_workers("all") as workers:
+    with open_executor("all") as workers:
+        assert isinstance(workers, Workers)
         assert [each._environment[name] for each in workers._workers] == [threads] * 2
