@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from diode_lut.hardware import Architecture, Hardware
-from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, TOGETHER, Problem, Scaling
+from diode_lut.problem import ATTENTION, GENERATED, GROUPED, MATMULS, TOGETHER, Problem, Scaling, rounded_up
 
 Params = tuple[int, ...]  # the values of a template's tunables, in the order of its ``parameters``
 
@@ -102,7 +102,7 @@ class Heads(NamedTuple):
     @classmethod
     def of(cls, k: int, v: int, queries: int) -> Heads:
         """Return the blocks for head dimensions, and for this number of queries of all heads that share keys."""
-        return cls(_rounded(k), _rounded(v), _rounded(queries))
+        return cls(*(max(_LEAST_BLOCK, rounded_up(size)) for size in (k, v, queries)))
 
     @classmethod
     def of_problem(cls, problem: Problem) -> Heads:
@@ -114,11 +114,6 @@ class Heads(NamedTuple):
         """Return the blocks for the smallest heads a row covers."""
         k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
         return cls.of(k, v, m * g)
-
-
-def _rounded(size: int) -> int:
-    """Return the next power of two, at least _LEAST_BLOCK."""
-    return max(_LEAST_BLOCK, 1 << (size - 1).bit_length())
 
 
 class Complaint(NamedTuple):
@@ -133,13 +128,17 @@ class Template:
     """A kernel template: its name in tables, the ops it computes, and its tunables.
 
     ``parameters`` are in the order in which ``Config.params`` holds their values, the optional ones last. ``about``
-    describes the kernel in a sentence, for the schema.
+    describes the kernel in a sentence, for the schema. ``on_gpus`` and ``on_cpus`` say where there is such a kernel,
+    and ``alone`` whether a sweep tries it without tunables.
     """
 
     name: str
     ops: tuple[str, ...]
     parameters: tuple[Parameter, ...] = ()
     about: str = ""
+    on_gpus: bool = True
+    on_cpus: bool = False
+    alone: bool = False
 
     tiled = False  # whether it is a single Triton kernel with TILES as tunables
     tma = False  # whether it loads its operands through tensor descriptors
@@ -171,7 +170,7 @@ class Template:
 
     def runs_on(self, architecture: Architecture) -> bool:
         """Return whether an architecture has such a kernel, with any tunables."""
-        return architecture.gpu
+        return self.on_gpus if architecture.gpu else self.on_cpus
 
     def constants(self, layout: str) -> str:
         """Return the sizes, of ``mnk``, that are constants in the timed kernel and speed it up."""
@@ -213,7 +212,7 @@ class Template:
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield the params a sweep tries on a problem of its ops."""
-        return iter(())
+        return iter([()] if self.alone else [])
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
         """Return the least M, N and K for which the config is in proportion."""
@@ -296,47 +295,28 @@ def text(tiles: Tiles) -> str:
     return "".join(f"{parameter.letter}{value}" for parameter, value in zip(TILES, tiles, strict=True))
 
 
-@dataclass(frozen=True)
-class Library(Template):
-    """``aten``, the library that PyTorch calls without Inductor's help. It runs everywhere, and is the baseline."""
+LIBRARY = Template(
+    *("aten", (*MATMULS, *GROUPED), (PAD,), "The library that PyTorch calls: cuBLAS, rocBLAS, oneDNN."),
+    on_cpus=True,
+    alone=True,
+)
+"""The library that PyTorch calls without Inductor's help. It runs everywhere, and is the baseline."""
 
-    def runs_on(self, architecture: Architecture) -> bool:
-        return True
-
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        yield ()
-
-
-LIBRARY = Library("aten", (*MATMULS, *GROUPED), (PAD,), "The library that PyTorch calls: cuBLAS, rocBLAS, oneDNN.")
-
-
-@dataclass(frozen=True)
-class Default(Template):
-    """Inductor's own choice, with which attention, joined matmuls and generated kernels are compared."""
-
-    def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
-        yield ()
-
-
-DEFAULT_CONFIG = Default(
+DEFAULT_CONFIG = Template(
     "default",
     (*ATTENTION, *TOGETHER, *GENERATED),
     about="The config that Inductor takes for flex attention, or tries first for a kernel that it generates. Matmuls "
     "that could be joined stay apart, and work after a matmul is left to the matmul's own rows.",
+    alone=True,
 )
+"""Inductor's own choice, with which attention, joined matmuls and generated kernels are compared."""
 
-
-@dataclass(frozen=True)
-class CppGemm(Template):
-    """Inductor's C++ template, which chooses its blocks itself."""
-
-    def runs_on(self, architecture: Architecture) -> bool:
-        return not architecture.gpu
-
-
-CPP_GEMM = CppGemm(
-    "cpp_gemm", ("mm", "addmm", "bmm", "baddbmm"), about="Inductor's C++ template, on CPUs. It has no tunables."
+CPP_GEMM = Template(
+    *("cpp_gemm", ("mm", "addmm", "bmm", "baddbmm"), (), "Inductor's C++ template, on CPUs. It has no tunables."),
+    on_gpus=False,
+    on_cpus=True,
 )
+"""Inductor's C++ template, which chooses its blocks itself."""
 
 
 _LONG_K = 8  # from this many times M and N on, K can be worth cutting: tiles are too few to fill the device
