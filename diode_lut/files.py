@@ -162,21 +162,14 @@ def distrust(path: Path) -> str:
         if status.st_uid not in (0, os.geteuid(), Path(__file__).stat().st_uid):
             return f"{each} belongs to user {status.st_uid} (allowed: you, root, and who owns this program: chown it)"
         sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-        by_group = status.st_mode & stat.S_IWGRP and not _is_alone_in_group(status)
+        by_group = bool(status.st_mode & stat.S_IWGRP) and status.st_gid != 0  # root's group is trusted
+        if by_group:
+            with suppress(KeyError):  # many systems have a group for each user alone
+                owner, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)
+                by_group = group.gr_name != owner or not set(group.gr_mem) <= {owner}
         if not sticky and (by_group or status.st_mode & stat.S_IWOTH):
             return f"{each} can be written by others (chmod go-w)"
     return ""
-
-
-def _is_alone_in_group(status: os.stat_result) -> bool:
-    """Return whether the file's group is root's, or the owner's alone, as many systems have for each user."""
-    if sys.platform == "win32" or status.st_gid == 0:
-        return True
-    try:
-        owner, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)
-    except KeyError:
-        return False
-    return group.gr_name == owner and set(group.gr_mem) <= {owner}
 
 
 _PAUSE_S = 0.005

@@ -142,7 +142,15 @@ def build(
     """
     if not datasets:
         raise DatasetError("no dataset was given")
-    device = _common_hardware(datasets, hardware, previous)
+    origins = sorted((dataset.header.hardware, str(dataset.path)) for dataset in datasets)
+    if previous is not None:
+        origins.insert(0, (previous.hardware, str(previous.path or "the previous table")))
+    if hardware is not None:
+        origins.insert(0, (hardware, "the hardware asked for"))
+    device, whose = origins[0]
+    for other, origin in origins:
+        if not device.same_device(other):
+            raise DatasetError(f"{origin}: {other}, but {whose}: {device} (a table is for one kind of hardware)")
     records: Iterable[Record] = (record for dataset in datasets for record in progress(dataset))
     if device.is_cpu:
         records, too_noisy, implausible, doubted = judged(records, noise, device)
@@ -162,7 +170,15 @@ def build(
     kept = [entry for entry in previous.entries if entry.note is not None] if previous else []
     built, wide = _entries(measurements, previous, epsilon, noise)
     wide += rows_of_kernels([(each.problem, each.times) for each in kernels], device)
-    answered = _answering(built, kept, measurements, device)
+    # The built rows with the numbers of their problems, except for rows that answer none or are averages
+    answered: dict[Entry, list[int]] = defaultdict(list)
+    table = Table(device, [*kept, *_without(built, kept)])
+    for number, problem in enumerate(measurements.problems):
+        if problem.op not in BY_RANGES:
+            entry = table.lookup(problem)
+            assert entry is not None, f"no row for {problem}"
+            if entry.note is None:
+                answered[entry].append(number)
     pruned = needless(answered, kept, measurements, prune_with.choose, epsilon, noise) if prune_with else []
     gone = set(pruned)
     left = {row: numbers for row, numbers in answered.items() if row not in gone}
@@ -187,36 +203,6 @@ def build(
             for number in numbers
         ],
     )
-
-
-def _common_hardware(datasets: Iterable[Dataset], hardware: Hardware | None, previous: Table | None) -> Hardware:
-    """Return the hardware of the table, or raise DatasetError if not everything is from the same hardware."""
-    origins = sorted((dataset.header.hardware, str(dataset.path)) for dataset in datasets)
-    if previous is not None:
-        origins.insert(0, (previous.hardware, str(previous.path or "the previous table")))
-    if hardware is not None:
-        origins.insert(0, (hardware, "the hardware asked for"))
-    common, whose = origins[0]
-    for other, origin in origins:
-        if not common.same_device(other):
-            raise DatasetError(f"{origin}: {other}, but {whose}: {common} (a table is for one kind of hardware)")
-    return common
-
-
-def _answering(
-    built: Iterable[Entry], kept: Sequence[Entry], measurements: Measurements, hardware: Hardware
-) -> dict[Entry, list[int]]:
-    """Return the built rows with the numbers of their problems, except for rows that answer none or are averages."""
-    table = Table(hardware, [*kept, *_without(built, kept)])
-    answered: defaultdict[Entry, list[int]] = defaultdict(list)
-    for number, problem in enumerate(measurements.problems):
-        if problem.op in BY_RANGES:
-            continue
-        entry = table.lookup(problem)
-        assert entry is not None, f"no row for {problem}"
-        if entry.note is None:
-            answered[entry].append(number)
-    return dict(answered)
 
 
 def _without(built: Iterable[Entry], kept: Iterable[Entry]) -> list[Entry]:

@@ -130,9 +130,6 @@ def adopt_command(
 
 def _require_packages(device: str | None) -> None:
     """Note missing optional packages. SettingError if torch is missing, or Triton on a GPU. Both say how to install."""
-    optional = {
-        "vl_convert": ("report", "there is no report page"),
-    }
     needed = [name for name in ("torch", "triton") if find_spec(name) is None]
     if needed == ["triton"]:
         arguments.require_torch("adopt")
@@ -140,14 +137,13 @@ def _require_packages(device: str | None) -> None:
 
         if device == "cpu" or not torch.cuda.is_available():
             needed = []
-    lacking = {package: each for package, each in optional.items() if find_spec(package) is None}
-    extras = [*(["torch"] if needed else []), *(extra for extra, _ in lacking.values())]
-    without = [f"without {package} {loss}" for package, (_, loss) in lacking.items()]
-    text = "; ".join([*([f"adopt needs {' and '.join(needed)}"] if needed else []), *without])
+    reports = find_spec("vl_convert") is not None
+    lacking = "" if reports else "without vl_convert there is no report page"
     if needed:
-        raise SettingError(f"{text}: {install_command(','.join(extras))}")
+        text = "; ".join(filter(None, (f"adopt needs {' and '.join(needed)}", lacking)))
+        raise SettingError(f"{text}: {install_command('torch' if reports else 'torch,report')}")
     if lacking:
-        say(f"note: {text}: {install_command(','.join(extras))}", err=True)
+        say(f"note: {lacking}: {install_command('report')}", err=True)
 
 
 @click.command("pack")

@@ -137,19 +137,6 @@ def progress_bars() -> Iterator[Bars]:
         yield Bars(progress, Minutes())
 
 
-def _errors_as_json(errors: Sequence[TableError]) -> list[str]:
-    """Return a list of objects. ``line`` and ``column`` are null for problems of the whole file."""
-    problems = [
-        {
-            "severity": "note" if error.note else "error",
-            "path": str(error.path),
-            **{name: getattr(error, name) for name in ("line", "column", "where", "reason")},
-        }
-        for error in errors
-    ]
-    return [as_json(problems)]
-
-
 def _errors_as_annotations(errors: Sequence[TableError]) -> Iterator[str]:
     """Yield workflow commands of GitHub Actions."""
 
@@ -169,10 +156,21 @@ def _errors_as_annotations(errors: Sequence[TableError]) -> Iterator[str]:
 
 REPORTERS: dict[str, Callable[[Sequence[TableError]], Iterable[str]]] = {
     "text": lambda errors: map(str, errors),
-    "json": _errors_as_json,
+    "json": lambda errors: [
+        as_json(
+            [
+                {
+                    "severity": "note" if error.note else "error",
+                    "path": str(error.path),
+                    **{name: getattr(error, name) for name in ("line", "column", "where", "reason")},
+                }
+                for error in errors
+            ]
+        )
+    ],
     "github": _errors_as_annotations,
 }
-"""The formats of ``check``, as functions from problems to lines."""
+"""The formats of ``check``, as functions from problems to lines. In JSON, a problem of the whole file has no line."""
 
 STOPPED = 130  # exit code after Ctrl-C, as in shells
 

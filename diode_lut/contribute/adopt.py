@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +35,7 @@ from diode_lut.measure.problems import RecordedKernel
 from diode_lut.model import SUFFIX, Split
 from diode_lut.model.weights import write_model
 from diode_lut.problem import NO_EPILOGUE, Problem
-from diode_lut.table import Table, read_bytes, write_table
+from diode_lut.table import read_bytes, write_table
 from diode_lut.templates.config import BASELINES
 
 MAX_UTILIZATION = 10  # maximum load, in percent, that others may put on the GPU before measuring begins
@@ -216,7 +216,15 @@ def adopt(
             dataset = tables / "datasets" / f"{slug(setup.header.hardware.name)}-{name}.msgpack.zst"
             _pack_finished(timings, dataset, METHODS[setup.method][-1], measured_by)
             built = build([read_dataset(dataset)])
-            gains = _gains(built.table, read_dataset(dataset))
+            # Problems whose answer is not aten, with the measured gains, spread evenly from the largest gain down.
+            found = {
+                case.problem: case.gain
+                for case in evaluate(TableSource(built.table), read_dataset(dataset)).cases
+                if case.choice not in BASELINES and case.gain is not None and case.problem.epilogue == NO_EPILOGUE
+            }
+            ranked = sorted(found, key=lambda problem: (-found[problem], problem))
+            step = max(1, len(ranked) // SAMPLE)
+            gains: Gains = {(problem,): found[problem] for problem in ranked[::step][:SAMPLE]}
             now = time.monotonic()
             seconds = max(begin + _CHECKING * budget_s - now, (_CHECKING - _MEASURING) * budget_s)
             report(f"measuring {len(gains)} answers again, to see the noise")
@@ -285,18 +293,6 @@ def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str)
         )
 
     pack([read_dataset(timings)], path, kept, measured_by=measured_by)
-
-
-def _gains(table: Table, records: Iterable[Record]) -> Gains:
-    """Measured problems whose answer is not aten, with the measured gains, spread evenly from the largest gain down."""
-    found = {
-        case.problem: case.gain
-        for case in evaluate(TableSource(table), records).cases
-        if case.choice not in BASELINES and case.gain is not None and case.problem.epilogue == NO_EPILOGUE
-    }
-    ranked = sorted(found, key=lambda problem: (-found[problem], problem))
-    step = max(1, len(ranked) // SAMPLE)
-    return {(problem,): found[problem] for problem in ranked[::step][:SAMPLE]}
 
 
 def _unreliable(drift: Drift, wanted: int) -> list[str]:

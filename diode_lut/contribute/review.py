@@ -150,11 +150,16 @@ def _differences(table: Table, built: Table) -> Iterator[Fault]:
         if found != wanted:
             yield Fault(f"{name} is {found!r}, but the datasets give {wanted!r} (build the table again)", "provenance")
     expected = {entry.key: entry for entry in built.entries}
-    different = [
-        (number, _difference(entry, expected.get(entry.key)))
-        for number, entry in table.numbered.items()
-        if expected.get(entry.key) != entry
-    ]
+    different = []
+    for number, entry in table.numbered.items():
+        wanted_row = expected.get(entry.key)
+        if wanted_row is None:
+            different.append((number, "the datasets give no row with this key"))
+        elif entry.best != wanted_row.best:
+            different.append((number, f"the datasets give {winner_text(wanted_row)}, not {winner_text(entry)}"))
+        elif entry != wanted_row:
+            text = f"the datasets give the same first config, {entry.best.config}, with other details"
+            different.append((number, text))
     for number, text in different[:_SHOWN]:
         yield Fault(f"was edited after it was built: {text} ({remedy})", "entries", number)
     if len(different) > _SHOWN:
@@ -164,14 +169,6 @@ def _differences(table: Table, built: Table) -> Iterator[Fault]:
         first = key_text(min((expected[key] for key in missing), key=key_text))
         rows = counted(len(missing), "row")
         yield Fault(f"{rows} missing that the datasets give, such as {first} (add them)", "entries")
-
-
-def _difference(entry: Entry, built: Entry | None) -> str:
-    if built is None:
-        return "the datasets give no row with this key"
-    if entry.best != built.best:
-        return f"the datasets give {winner_text(built)}, not {winner_text(entry)}"
-    return f"the datasets give the same first config, {entry.best.config}, with other details"
 
 
 def _figures(table: Table, path: Path, datasets: Sequence[Dataset], files: Mapping[str, Dataset]) -> Iterator[Fault]:

@@ -164,17 +164,14 @@ def comparable(table: Table, datasets: Iterable[Dataset] = (), kernels: Iterable
     found = {}
     for entry in table.entries:
         if entry.best.config not in BASELINES and entry.best.gain_permille and entry.op not in TOGETHER:
-            problems = measured[entry] if of_gemms or entry.op in GENERATED else _told(entry)
+            problems = measured[entry]
+            if not of_gemms and entry.op not in GENERATED:  # as far as ranges tell; rows of WIDE ops may hold none
+                ranges = [size for size in entry.sizes if size is not None and not is_point(size)]
+                problems = ends(entry) if len(ranges) < (1 if entry.op in WIDE else 2) else ()
             known = len(problems) == (entry.problems or 1) <= MAX_PROBLEMS
             if known and all(table.lookup(each) == entry for each in problems):
                 found[problems] = entry.best.gain_permille / 1000
     return found
-
-
-def _told(entry: Entry) -> Problems:
-    """Yield the problems that a row was built from, as far as its ranges tell. Rows of WIDE ops may hold none."""
-    ranges = [size for size in entry.sizes if size is not None and not is_point(size)]
-    return ends(entry) if len(ranges) < (1 if entry.op in WIDE else 2) else ()
 
 
 def verify(

@@ -424,8 +424,22 @@ def pack(
     ``measured_by``, by default the names in all datasets. ``progress`` passes on the records of a dataset. DatasetError
     if hardware or software differ between datasets.
     """
-    header = _common_header(datasets)
-    header = header._replace(measured_by=measured_by or header.measured_by)
+    one, *others = sorted(datasets, key=lambda dataset: (dataset.header, dataset.path))
+    for other in others:
+        if not one.header.hardware.same_device(other.header.hardware):
+            raise DatasetError(f"{other.path}: {other.header.hardware}, but {one.path}: {one.header.hardware}")
+        for name in SOFTWARE:
+            values = getattr(one.header, name), getattr(other.header, name)
+            if values[0] != values[1]:
+                remedy = "pack them into different files"
+                raise DatasetError(f"{other.path}: {name} {values[1]!r}, but {one.path}: {values[0]!r} ({remedy})")
+    headers, hardware = [dataset.header for dataset in datasets], one.header.hardware
+    names = {name for header in headers for name in (header.hardware.name, *header.hardware.aliases)}
+    header = one.header._replace(
+        hardware=hardware._replace(aliases=tuple(sorted(names - {hardware.name}))),
+        measured_on=min(header.measured_on for header in headers),
+        measured_by=measured_by or ", ".join(sorted({header.measured_by for header in headers} - {""})),
+    )
     records: set[tuple[Problem, int, bytes]] = set()
     timings: Counter[str] = Counter()
     read = 0
@@ -445,24 +459,3 @@ def pack(
 
 
 _LEVEL = 12  # Level of zstd. Files of higher levels are 10 % smaller and take thirty times as long to write
-
-
-def _common_header(datasets: Sequence[Dataset]) -> Header:
-    """Return the header of all datasets together, or raise DatasetError with the paths of two that differ."""
-    one, *others = sorted(datasets, key=lambda dataset: (dataset.header, dataset.path))
-    for other in others:
-        if not one.header.hardware.same_device(other.header.hardware):
-            raise DatasetError(f"{other.path}: {other.header.hardware}, but {one.path}: {one.header.hardware}")
-        for name in SOFTWARE:
-            values = getattr(one.header, name), getattr(other.header, name)
-            if values[0] != values[1]:
-                remedy = "pack them into different files"
-                raise DatasetError(f"{other.path}: {name} {values[1]!r}, but {one.path}: {values[0]!r} ({remedy})")
-    headers = [dataset.header for dataset in datasets]
-    names = {name for header in headers for name in (header.hardware.name, *header.hardware.aliases)}
-    hardware = one.header.hardware
-    return one.header._replace(
-        hardware=hardware._replace(aliases=tuple(sorted(names - {hardware.name}))),
-        measured_on=min(header.measured_on for header in headers),
-        measured_by=", ".join(sorted({header.measured_by for header in headers} - {""})),
-    )

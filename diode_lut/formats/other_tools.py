@@ -187,7 +187,15 @@ def read_tunableop(path: Path, facts: Facts, skipped: Skipped) -> Timings:
             raise ExchangeError(f"{path}: line {number}: {said}: import the results of each software by themselves")
     if not validators and not any(_OPERATION.fullmatch(line[0]) for line in lines):
         raise ExchangeError(f"{path}: not TunableOp's results: no line begins like GemmTunableOp_Half_TN,tn_8_8_8,")
-    header = _tunableop_header(path, facts, validators)
+    # The libraries' versions are in ``benchmarker``, so that timings of others are not mixed with these.
+    device, torch, rocm = (validators.pop(name, "") for name in ("GCN_ARCH_NAME", "PT_VERSION", "ROCM_VERSION"))
+    hardware = known_hardware(facts, path, *filter(None, [device]))
+    rocm = rocm or validators.pop("HIP_VERSION", "")
+    arch = device.partition(":")[0] or ("gfx" if rocm else "")
+    if not hardware.arch.startswith(arch):
+        raise ExchangeError(f"{path}: measured on a GPU of {arch}, not on {hardware}: correct --hardware")
+    libraries = (f"{name} {version}" for name, version in sorted(validators.items()))
+    header = Header(hardware, torch, cuda=rocm, benchmarker=", ".join(("TunableOp", *libraries)))
     records: list[Record] = []
     for line in lines:
         if line[0] == "Validator":
@@ -201,18 +209,6 @@ def read_tunableop(path: Path, facts: Facts, skipped: Skipped) -> Timings:
             timing = Timing.of_milliseconds(ATEN, milliseconds if milliseconds > 0 else math.nan)
             records.append(Record(problem, (timing,)))
     return Timings(header, records)
-
-
-def _tunableop_header(path: Path, facts: Facts, validators: dict[str, str]) -> Header:
-    """The header, with the libraries' versions in ``benchmarker``: timings of others are not mixed with these."""
-    device, torch, rocm = (validators.pop(name, "") for name in ("GCN_ARCH_NAME", "PT_VERSION", "ROCM_VERSION"))
-    hardware = known_hardware(facts, path, *filter(None, [device]))
-    rocm = rocm or validators.pop("HIP_VERSION", "")
-    arch = device.partition(":")[0] or ("gfx" if rocm else "")
-    if not hardware.arch.startswith(arch):
-        raise ExchangeError(f"{path}: measured on a GPU of {arch}, not on {hardware}: correct --hardware")
-    libraries = (f"{name} {version}" for name, version in sorted(validators.items()))
-    return Header(hardware, torch, cuda=rocm, benchmarker=", ".join(("TunableOp", *libraries)))
 
 
 def _tunableop_problem(operation: str, signature: str) -> Problem:

@@ -241,7 +241,14 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
     """Yield rows with contents, and their numbers. In CSV, the names of columns are row 1."""
     start = next(filter(bytes.strip, lines(path, facts.contents)), b"")
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"[", b"{")):
-        yield from _rows_of_json(path, facts, skipped)
+        for number, each in enumerate(read_json(path, list, _WHAT, facts.contents), 1):
+            with _naming(path, number):
+                if not isinstance(each, dict):
+                    raise ProblemError(f"not an object (expected {_WHAT})")
+                cells = {name.casefold(): _text(name, value) for name, value in each.items() if value not in (None, "")}
+            skipped.update(_not_read(cells.keys() - _COLUMNS))
+            if cells:
+                yield number, cells
         return
     if b"\0" in start:
         raise ExchangeError(f"{path}: not text (expected CSV in UTF-8, as a spreadsheet saves it, or JSON)")
@@ -265,17 +272,6 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
     except (csv.Error, UnicodeDecodeError) as error:
         number = reader.line_num + isinstance(error, UnicodeDecodeError)
         raise ExchangeError(f"{path}: row {number}: {error} (expected CSV in UTF-8)") from None
-
-
-def _rows_of_json(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cells]]:
-    for number, each in enumerate(read_json(path, list, _WHAT, facts.contents), 1):
-        with _naming(path, number):
-            if not isinstance(each, dict):
-                raise ProblemError(f"not an object (expected {_WHAT})")
-            cells = {name.casefold(): _text(name, value) for name, value in each.items() if value not in (None, "")}
-        skipped.update(_not_read(cells.keys() - _COLUMNS))
-        if cells:
-            yield number, cells
 
 
 def _not_read(names: Iterable[str]) -> Iterator[str]:
