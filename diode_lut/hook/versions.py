@@ -24,6 +24,7 @@ from typing import Any
 
 from diode_lut.errors import let_pass
 from diode_lut.templates.config import TEMPLATES
+from diode_lut.templates.template import PAD
 
 OLDEST, NEWEST = (2, 11), (2, 15)  # the releases of PyTorch the hook was made for
 
@@ -91,18 +92,6 @@ def subgraphs_keep_sizes_dynamic() -> bool:
     return release() >= (2, 13)
 
 
-_TRITON_KWARGS = {
-    "block_m": "BLOCK_M",
-    "block_n": "BLOCK_N",
-    "block_k": "BLOCK_K",
-    "group_m": "GROUP_M",
-    "num_stages": "num_stages",
-    "num_warps": "num_warps",
-    "matrix_instr_nonkdim": "matrix_instr_nonkdim",
-    "waves_per_eu": "waves_per_eu",
-    "kpack": "kpack",
-}
-
 FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")
 """The templates of attention: Inductor's configs for them have fields with our names of the tunables."""
 
@@ -114,33 +103,26 @@ FORMS = {
 }
 """The templates of generated kernels, by names of HeuristicType. Kernels with a fixed config have another type."""
 
-_GENERATED = ("pointwise", *KEEPS_R)
-_GENERATED_KWARGS = {
+_KWARGS = {
+    **{name: name.upper() for name in ("block_m", "block_n", "block_k", "group_m")},
     "block_x": "XBLOCK",
     "block_y": "YBLOCK",
     "block_r": "R0_BLOCK",
-    **{option: option for option in ("num_warps", "num_stages")},
 }
+"""Inductor's names of tunables that are not ours."""
 
 KWARGS: dict[str, dict[str, str]] = {
-    "aten": {},
-    "triton_mm": _TRITON_KWARGS,
-    "triton_bmm": _TRITON_KWARGS,
-    "triton_mm_persistent_tma": _TRITON_KWARGS,
-    "decompose_k": {"k_split": "k_split"},
-    **{
-        template: {name: _TRITON_KWARGS[name] for name in TEMPLATES[template].names}
-        for template in ("triton_grouped_mm", "triton_joined_mm", "triton_few_rows")
-    },
-    "cpp_gemm": {},
-    "default": {},
-    **{template: {name: name for name in TEMPLATES[template].names} for template in (*FLEX, "quack_gemm")},
-    **{template: {name: _GENERATED_KWARGS[name] for name in TEMPLATES[template].names} for template in _GENERATED},
-    "in_parts": {"parts": "parts"},
+    template: {
+        name: name if template in (*FLEX, "quack_gemm") else _KWARGS.get(name, name)
+        for name in kernel.names
+        if name != PAD.name
+    }
+    for template, kernel in TEMPLATES.items()
 }
 """Inductor's keyword arguments for each template, by our names of the tunables."""
 
 UIDS: dict[str, dict[str, tuple[str, ...]]] = {
+    **{template: {} for template in TEMPLATES},
     "aten": {
         "mm": ("aten::mm",),
         "addmm": ("aten::addmm", "aten::bias_addmm"),
@@ -150,27 +132,13 @@ UIDS: dict[str, dict[str, tuple[str, ...]]] = {
         "int_mm": ("aten::_int_mm",),
     },
     "triton_mm": dict.fromkeys(("mm", "addmm", "scaled_mm", "int_mm"), ("triton::mm",)),
-    "triton_bmm": {"bmm": ("triton::bmm",), "baddbmm": ("triton::bmm",)},
+    "triton_bmm": dict.fromkeys(("bmm", "baddbmm"), ("triton::bmm",)),
     "triton_mm_persistent_tma": {
-        "mm": ("triton::mm_persistent_tma",),
-        "addmm": ("triton::mm_persistent_tma",),
+        **dict.fromkeys(("mm", "addmm"), ("triton::mm_persistent_tma",)),
         "scaled_mm": ("triton::scaled_mm_device_tma_epilogue_scaling",),
     },
     "decompose_k": {"mm": ("decompose_k",)},
     "triton_few_rows": dict.fromkeys(("mm", "addmm"), ("triton::diode_lut_few_rows",)),
-    "cpp_gemm": {},
-    **{
-        template: {}
-        for template in (
-            "default",
-            *FLEX,
-            "triton_grouped_mm",
-            "triton_joined_mm",
-            "quack_gemm",
-            *_GENERATED,
-            "in_parts",
-        )
-    },
 }
 """The uids of a template for each op that it can compute. The first is the usual uid.
 
