@@ -31,11 +31,6 @@ def as_lines(lines: Iterable[str]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def printable_lines(text: str) -> str:
-    """Return the text with its lines."""
-    return as_lines(text.split("\n"))
-
-
 def counted(number: int, what: str) -> str:
     """Return a number of things, such as ``2 processes``."""
     plural = f"{what}es" if what.endswith("s") else f"{what}s"

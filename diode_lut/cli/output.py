@@ -22,7 +22,6 @@ from diode_lut.errors import (
     TableError,
     as_json,
     printable,
-    printable_lines,
 )
 from diode_lut.files import read_at_most, replacing
 
@@ -41,7 +40,7 @@ CHANGES = {"+": "green", "-": "red", "added": "green", "removed": "red", "winner
 
 def say(text: str, *, err: bool = False, colors: Mapping[str, str] | None = None) -> None:
     """Print the text with its line ends. On a terminal, a first word of a line gets its color from ``colors``."""
-    lines = printable_lines(text).split("\n")
+    lines = list(map(printable, text.split("\n")))
     for number, line in enumerate(lines if colors else ()):
         word, space, rest = line.partition(" ")
         if colors and word in colors:

@@ -92,8 +92,9 @@ def _damage_reported(path: Path) -> Iterator[None]:
 def _records(
     path: Path, is_json: bool, hardware: Hardware, layout: str, file: Readable, skipped: Counter[str], _lost: object
 ) -> Iterator[Record]:
+    """Yield the timings of this hardware, and count those without a place in our format."""
     document = _document(path, file, is_json)
-    parser = _SolutionParser(layout, skipped)
+    configs: dict[tuple[str, tuple[Any, ...]], Config] = {}
     solutions = (
         (name, op, key, raw)
         for name, device in document.hardware.items()
@@ -108,51 +109,36 @@ def _records(
             timed_configs = solution.get("timed_configs") if isinstance(solution, dict) else None
             if not isinstance(timed_configs, list):
                 raise ValueError("a solution without a list 'timed_configs'")
-        if is_called(hardware, name):
-            yield from parser.records(op, key, timed_configs)
-        else:
+        if not is_called(hardware, name):
             skipped[f"hardware {name!r}"] += len(timed_configs)
-    if not any(map(hardware.called, document.hardware)):
-        found = ", ".join(map(repr, sorted(document.hardware))) or "nothing"
-        raise DatasetError(f"{path}: no timings of {hardware.name}: it holds {found} (an alias can be given)")
-
-
-class _SolutionParser:
-    """Makes records from timed configs, and counts those without a place in our format."""
-
-    def __init__(self, layout: str, skipped: Counter[str]) -> None:
-        self._layout = layout
-        self._skipped = skipped
-        self._configs: dict[tuple[str, tuple[Any, ...]], Config] = {}
-
-    def records(self, op: str, key: str, timed_configs: list[Any]) -> Iterator[Record]:
-        """Yield a record for each dtype: there are two if only some of the configs allow TF32."""
+            continue
         try:
-            problem = problem_of_key(op, key, self._layout)
+            problem = problem_of_key(op, key, layout)
         except ProblemError as error:
-            self._skipped[str(error)] += len(timed_configs)
-            return
-        by_dtype: dict[str, list[Timing]] = {}
+            skipped[str(error)] += len(timed_configs)
+            continue
+        by_dtype: dict[str, list[Timing]] = {}  # there are two if only some of the configs allow TF32
         for timed in timed_configs:
             try:
                 fields = _parsed(timed.get("config") if isinstance(timed, dict) else None, "a timed config")
                 if fields.get("ACC_TYPE", "tl.float32") != "tl.float32":
                     raise ProblemError(f"ACC_TYPE {fields['ACC_TYPE']!r}")
-                timing = Timing.of_milliseconds(self._config(op, fields), timed.get("time"))
+                values = tuple(map(fields.get, POINTER_TUNABLES))
+                try:
+                    config = configs[op, values]
+                except (KeyError, TypeError):  # new, or not hashable
+                    config = configs.setdefault((op, values), pointer_config(op, fields))
+                timing = Timing.of_milliseconds(config, timed.get("time"))
             except ProblemError as error:
-                self._skipped[str(error)] += 1
+                skipped[str(error)] += 1
                 continue
             tf32 = problem.dtype == "float32" and fields.get("ALLOW_TF32") is True
             by_dtype.setdefault("tf32" if tf32 else problem.dtype, []).append(timing)
         for dtype, timings in by_dtype.items():
             yield Record(problem._replace(dtype=dtype), tuple(timings))
-
-    def _config(self, op: str, fields: dict[str, Any]) -> Config:
-        values = tuple(map(fields.get, POINTER_TUNABLES))
-        try:
-            return self._configs[op, values]
-        except (KeyError, TypeError):  # new, or not hashable
-            return self._configs.setdefault((op, values), pointer_config(op, fields))
+    if not any(map(hardware.called, document.hardware)):
+        found = ", ".join(map(repr, sorted(document.hardware))) or "nothing"
+        raise DatasetError(f"{path}: no timings of {hardware.name}: it holds {found} (an alias can be given)")
 
 
 def pointer_config(op: str, fields: Mapping[str, Any]) -> Config:
