@@ -112,7 +112,8 @@ FORMS = {
     "POINTWISE": "pointwise",
     **{"PERSISTENT_REDUCTION" if keeps else "REDUCTION": template for template, keeps in KEEPS_R.items()},
 }
-"""The templates of generated kernels, by names of HeuristicType. Kernels with a fixed config have another type."""
+"""The templates of generated kernels, by names of HeuristicType. Kernels with a fixed config are of type FIXED."""
+FIXED = "FIXED"
 
 _GENERATED = ("pointwise", *KEEPS_R)
 _GENERATED_KWARGS = {
