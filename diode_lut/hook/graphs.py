@@ -312,7 +312,7 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
 
 
 def _record(kernel: Any, arguments: Sequence[Any]) -> None:
-    """Write a record from which ``tune`` measures the kernel, unless tables answer, or have no rows for such kernels."""
+    """Write a record from which ``tune`` measures the kernel, if no table answers, and tables can have rows for it."""
     problem = _problem_of(kernel, arguments)
     form = FORMS.get(kernel.heuristic_type.name)
     if problem is None or form is None:
