@@ -24,6 +24,8 @@ from diode_lut.programs.compare import (
     Comparison,
     ComparisonPlan,
     Loser,
+    Pace,
+    _OneRun,
     _run,
     as_json,
     expected,
@@ -480,11 +482,23 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
 def test_the_first_line_says_how_long_it_takes(run_s: float, pairs: int | None, budget_s: float, text: str) -> None:
     """From the time of the first run, and as many runs as compile at once after the first two."""
     plan = ComparisonPlan([], {}, pairs, budget_s, None)
-    assert expected(run_s, plan, 1) == text
+    assert expected(Pace(run_s, run_s / 2), plan, 1) == text
     if not pairs and budget_s == 600:
-        assert expected(30.0, plan, 4).startswith(
-            "a run takes 30 s, and 4 compile at once: it will take 120 s to 10 min"
+        assert expected(Pace(30.0, 2.5), plan, 4).startswith(
+            "a run takes 30 s, and 4 compile at once: it will take 135 s to 10 min"
         )
+
+
+def test_runs_that_take_turns_take_longer_than_one() -> None:
+    """Each turn counts, so that fewer runs compile at once where the budget is not enough for more."""
+    alone = _OneRun(Receipt(), None, None, None, (), 8, 2.5)
+    pace = Pace().after(23.0, [alone])
+    assert pace == Pace(23.0, 2.5)
+    assert [pace.seconds(count, 8) for count in (1, 2, 8, 10)] == [23.0, 25.5, 40.5, 66.0]
+    assert pace.after(58.0, [alone] * 8) == Pace(23.0, 5.0), "they compiled more slowly than one"
+    assert pace.after(30.0, [alone] * 8) == pace
+    text = expected(pace, ComparisonPlan([], {}, None, 81.0, None), 8)
+    assert text == "a run takes 23 s, and 8 compile at once: 81 s (--budget) are enough for 3 pairs, and 5 take 86 s"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ import pytest
 
 from diode_lut.errors import ProgramError
 from diode_lut.files import append, open_to_append
+from diode_lut.hardware import Hardware
+from diode_lut.problem import Problem
 from diode_lut.programs.tune import Order, _kept_receipt, tune
+from diode_lut.receipts import Device, Hit, Receipt, receipt_bytes
 from diode_lut.table import read_table
 from tests.commands import run, running
 from tests.forks import ROOT
@@ -69,7 +72,7 @@ def test_an_interrupted_tune_goes_on(tmp_path: Path, python: Path) -> None:
 def test_a_command_that_is_being_tuned_is_not_tuned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second ``tune`` is refused, names the first, and leaves it what it keeps for being interrupted."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    order = Order((sys.executable, "-c", ""), dict(os.environ), None, 1, None, "")
+    order = Order((sys.executable, "-c", ""), dict(os.environ), None, 1, None, "", "")
     kept = _kept_receipt(order)
     kept.parent.mkdir(parents=True)
     with open_to_append(kept) as file:
@@ -84,14 +87,35 @@ def test_without_a_home_there_is_no_own_table(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", "relative")
     with pytest.raises(ProgramError, match="no home directory for tables: set HOME, or XDG_CONFIG_HOME"):
-        tune(Order(("nothing",), {}, None, 1, None, ""), print)
+        tune(Order(("nothing",), {}, None, 1, None, "", ""), print)
+
+
+def test_answers_of_a_model_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing was missed, the GEMMs that a model answered are counted, with the command that measures them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    device = Device()
+    for m, epilogue in ((8, "none"), (8, "light"), (16, "none")):
+        problem = Problem.of("mm", m, 8, 8, dtype="float16", layout="nn", epilogue=epilogue)
+        device.hits[Hit(problem, "model", "x", "", ("aten",))] = 1
+    order = Order(("python", "x.py"), {}, None, 1, None, "", "diode-lut tune -- python x.py")
+    kept = _kept_receipt(order)
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(receipt_bytes(Receipt(1, devices={Hardware("NVIDIA H200", "sm_90", 132): device})))
+    lines: list[str] = []
+    assert tune(order, lines.append) == 0
+    command = "DIODE_LUT_TIERS=user:device:same_arch:chooser diode-lut tune -- python x.py"
+    assert lines[1:] == [
+        "nothing to measure: no GEMM was missed",
+        f"2 GEMMs got a model's answer, and may gain from a measured one: {command}",
+    ]
+    assert not kept.exists()
 
 
 def test_a_home_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can be kept, nothing runs, and the variable that names another place is told."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
     with pytest.raises(ProgramError, match="interrupted: Not a directory: set XDG_CONFIG_HOME to a directory of yours"):
-        tune(Order(("nothing",), {}, None, 1, None, ""), print)
+        tune(Order(("nothing",), {}, None, 1, None, "", ""), print)
 
 
 @needs_torch

@@ -33,7 +33,7 @@ from diode_lut.files import write_atomically
 from diode_lut.hook.choices import in_force
 from diode_lut.hook.snapshot import trace_graph
 from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, lacks_answers_for_another, off_because
-from diode_lut.hook.versions import FORMS, KWARGS
+from diode_lut.hook.versions import FIXED, FORMS, KWARGS
 from diode_lut.log import log, warn_once
 from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, GENERATED_KERNEL, RECORDING, TRITON_GEMM
 from diode_lut.problem import Problem
@@ -312,11 +312,12 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
 
 
 def _record(kernel: Any, arguments: Sequence[Any]) -> None:
-    """Write a record from which ``tune`` measures the kernel, unless tables have no rows for such kernels."""
+    """Write a record from which ``tune`` measures the kernel, if no table answers, and tables can have rows for it."""
     problem = _problem_of(kernel, arguments)
-    if problem is None:
+    form = FORMS.get(kernel.heuristic_type.name)
+    if problem is None or form is None:
         return
-    blocks = {name for name in KWARGS[FORMS[kernel.heuristic_type.name]].values() if name.endswith("BLOCK")}
+    blocks = {name for name in KWARGS[form].values() if name.endswith("BLOCK")}
     compiled = (each.config for each in (*kernel.launchers, *kernel.compile_results))  # there are no ``configs`` then
     kwargs = next(iter(kernel.configs or compiled)).kwargs
     if set(kwargs) not in (blocks, blocks - {"YBLOCK"}):
@@ -337,16 +338,25 @@ def _problem_of(kernel: Any, arguments: Sequence[Any]) -> Problem | None:
     """Return the problem of a generated kernel, or None for other kernels, and for sizes that tables do not have."""
     from diode_lut.hook.generated import variant_of_reduction, variant_of_tiles  # with Inductor's code generation
 
-    template = FORMS.get(kernel.heuristic_type.name)
-    if template is None:
+    form, is_fixed = FORMS.get(kernel.heuristic_type.name), kernel.heuristic_type.name == FIXED
+    if form is None and not is_fixed:
         return None
     sizes = {name: value for name, value in zip(kernel.fn.arg_names, arguments, strict=False) if name.endswith("numel")}
-    if not sizes.keys() <= ({"xnumel", "ynumel"} if template == "pointwise" else {"xnumel", "r0_numel"}):
+    is_pointwise = "r0_numel" not in sizes if is_fixed else form == "pointwise"
+    if not sizes.keys() <= ({"xnumel", "ynumel"} if is_pointwise else {"xnumel", "r0_numel"}):
         return None
     meta, x, y = kernel.inductor_meta, sizes["xnumel"], sizes.get("ynumel", 1)
     scores = meta.get("tiling_scores") or {}
-    if template == "pointwise":
+    if is_pointwise:
         variant = variant_of_tiles(scores) if "ynumel" in sizes else "flat"
         return Problem.generated("pointwise", variant, x=x, y=y, loads=max(meta["num_load"], 1))
-    variant = variant_of_reduction(meta["reduction_hint"], scores)
-    return Problem.generated("reduction", variant, x=x, r=sizes["r0_numel"])
+    r = sizes["r0_numel"]
+    if not is_fixed:
+        return Problem.generated("reduction", variant_of_reduction(meta["reduction_hint"], scores), x=x, r=r)
+    variants = {  # code for a fixed config has no hint, but the answer is recorded
+        each.problem.variant
+        for device in recorder.own_receipt().devices.values()
+        for each in device.generated
+        if each.config and each.problem.op == "reduction" and each.problem.r == r and (each.over or each.problem.x == x)
+    }
+    return Problem.generated("reduction", variants.pop(), x=x, r=r) if len(variants) == 1 else None

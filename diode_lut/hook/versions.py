@@ -101,7 +101,8 @@ FORMS = {
     "POINTWISE": "pointwise",
     **{"PERSISTENT_REDUCTION" if keeps else "REDUCTION": template for template, keeps in KEEPS_R.items()},
 }
-"""The templates of generated kernels, by names of HeuristicType. Kernels with a fixed config have another type."""
+"""The templates of generated kernels, by names of HeuristicType. Kernels with a fixed config are of type FIXED."""
+FIXED = "FIXED"
 
 _KWARGS = {
     **{name: name.upper() for name in ("block_m", "block_n", "block_k", "group_m")},

@@ -145,7 +145,9 @@ def summary(comparison: Comparison) -> list[str]:
     lines = []
     for name, change in comparison.changes.items():
         times = f"{spread_text(change.without)} without tables, {spread_text(change.tuned)} with"
-        lines.append(f"{WORDS[name]}: {change.verdict} ({change.interval}); {times}")
+        varies = comparison.on_gpu and name == "step" and not change.is_told
+        why = ", as the CPU's part varies from run to run" if varies else ""
+        lines.append(f"{WORDS[name]}: {change.verdict} ({change.interval}){why}; {times}")
     lines += filter(None, [compile_text(comparison)])
     for what, changes in (("GEMMs", comparison.gemms), ("generated kernels", comparison.generated)):
         if not changes:
@@ -305,7 +307,8 @@ class _OneRun(NamedTuple):
     ``compile_s`` is the time of the process that compiled longest. ``step_s`` is the median step of the process with
     the longest steps, or without marks of steps, of printed times. None stands for an unknown time. ``copies`` is the
     number of such programs that may compile at once, as the memory of its GPUs and the cores allow. It is 1 without a
-    GPU, or if several processes call graphs.
+    GPU, or if several processes call graphs. ``alone_s`` are the seconds in which no other run goes on: those of its
+    turn, and of reading its trace.
     """
 
     receipt: Receipt
@@ -314,6 +317,7 @@ class _OneRun(NamedTuple):
     times: GraphTimes | None
     costs: Sequence[Cost]
     copies: int
+    alone_s: float
 
     def __str__(self) -> str:
         times = self.times
@@ -325,16 +329,35 @@ class _OneRun(NamedTuple):
         return f"{call}, {counted(len(times.gemms), 'GEMM')}{kernels}{step}"
 
 
+class Pace(NamedTuple):
+    """How long runs take: a run by itself, and in addition each other run that compiles at the same time."""
+
+    run_s: float = 0.0
+    turn_s: float = 0.0
+
+    def seconds(self, count: int, at_once: int) -> float:
+        """Return how many seconds so many runs take, of which so many compile at once."""
+        together = math.ceil(count / at_once)
+        return together * self.run_s + (count - together) * self.turn_s
+
+    def after(self, seconds: float, made: Sequence[_OneRun]) -> Pace:
+        """Return the pace after these runs, which together took so many seconds."""
+        if len(made) == 1:
+            return Pace(max(self.run_s, seconds), max(self.turn_s, made[0].alone_s))
+        return self._replace(turn_s=max(self.turn_s, (seconds - self.run_s) / (len(made) - 1)))
+
+
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     """Run everything, and tell how it goes. ComparisonEnded if a run fails. ProgramError if no table answers."""
     start = time.monotonic()
     runs: dict[str, list[_OneRun]] = {kind: [] for kind in KINDS}
-    look, at_once, longest = 0 if plan.pairs else 1, 1, 0.0
+    look, at_once, pace = 0 if plan.pairs else 1, 1, Pace()
     with tempfile.TemporaryDirectory(prefix="diode-lut-kernels-", ignore_cleanup_errors=True) as kernels:
         while True:
             begin, count = time.monotonic(), sum(map(len, runs.values()))
             pairs, goal = count // 2, plan.pairs or _FIRST_LOOK * 2 ** (look - 1)
-            ends = pairs == plan.pairs if plan.pairs else begin - start + longest > plan.budget_s
+            left, least = plan.budget_s - (begin - start), min(2, at_once)
+            ends = pairs == plan.pairs if plan.pairs else pace.seconds(least, least) > left
             if pairs >= _LEAST_PAIRS and (ends or pairs == goal):
                 found, is_told = _judged(plan, {kind: each[:pairs] for kind, each in runs.items()}, look)
                 if ends or is_told:
@@ -342,18 +365,20 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
                 look += 1
                 tell(f"after {counted(pairs, 'pair')} some times are open: it goes on")
                 continue
-            size = 1 if count < 2 else min(at_once, 2 * (_LEAST_PAIRS if ends else goal) - count)
+            size = 1 if count < 2 else min(at_once, 2 * goal - count)
+            while not plan.pairs and size > 2 and pace.seconds(size, size) > left:
+                size -= 2
             # The kinds alternate as in ABBA, so that a drift of the machine affects both alike.
             kinds = [WITHOUT if (number + 1) // 2 % 2 else WITH for number in range(count, count + size)]
             made = _run(plan, kinds, Path(kernels), tell)
             if not made:
                 at_once = 1
                 continue
-            longest = max(longest, time.monotonic() - begin)
+            pace = pace.after(time.monotonic() - begin, made)
             if count == 0:
                 require_answers(made[0].receipt, plan.command)
                 at_once = min(plan.at_once, made[0].copies) if plan.limit_s is None else 1
-                tell(expected(longest, plan, at_once))
+                tell(expected(pace, plan, at_once))
             for number, (kind, run) in enumerate(zip(kinds, made, strict=True), count + 1):
                 runs[kind].append(run)
                 tell(f"run {number}, {kind} tables: {run}")
@@ -396,13 +421,13 @@ def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: i
     return found, is_all_told(decisive, [*gemms, *generated])
 
 
-def expected(run_s: float, plan: ComparisonPlan, at_once: int) -> str:
-    """Return how long a comparison will take, as text, from the time of the first run."""
+def expected(pace: Pace, plan: ComparisonPlan, at_once: int) -> str:
+    """Return how long a comparison will take, as text, from the pace of the first run."""
 
     def seconds(pairs: int) -> float:
-        return run_s * (2 + math.ceil((2 * pairs - 2) / at_once))
+        return pace.seconds(2, 1) + pace.seconds(2 * pairs - 2, at_once)
 
-    run = f"a run takes {spread_text([run_s])}{f', and {at_once} compile at once' if at_once > 1 else ''}"
+    run = f"a run takes {spread_text([pace.run_s])}{f', and {at_once} compile at once' if at_once > 1 else ''}"
     if plan.pairs:
         return f"{run}: {counted(plan.pairs, 'pair')} take about {_long(seconds(plan.pairs))}"
     first, budget = seconds(_FIRST_LOOK), plan.budget_s
@@ -454,6 +479,7 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
     """
     with ExitStack() as stack:
         directories, outputs, starts = [], [], []
+        turns: dict[Path, float] = {}
         for kind in kinds:
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True))
             directories.append(Path(name))
@@ -470,6 +496,7 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
             ]
             if others and all((each / CLOSED).exists() and (each / READY).exists() for each in others):
                 (others[0] / CLOSED).unlink()
+                turns[others[0]] = time.time()
 
         found = run_with_receipts(plan.command, starts, plan.limit_s, give_turn)
         for kind, run, output in zip(kinds, found, outputs, strict=True):
@@ -487,13 +514,17 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
                 tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
                 raise ComparisonEnded(run.ended.code)
         return [
-            _read(run.receipt, directory, output)
+            _read(run.receipt, directory, output, turns.get(directory))
             for run, directory, output in zip(found, directories, outputs, strict=True)
         ]
 
 
-def _read(receipt: Receipt, directory: Path, output: IO[bytes]) -> _OneRun:
-    """Read the reports that the processes of a run wrote at their ends, and the times that it printed."""
+def _read(receipt: Receipt, directory: Path, output: IO[bytes], turn: float | None) -> _OneRun:
+    """Read the reports that the processes of a run wrote at their ends, and the times that it printed.
+
+    ``turn`` is when its turn began, in seconds since the epoch, if it had one.
+    """
+    begin = time.monotonic()
     said: list[dict[str, Any]] = []
     for path in sorted(directory.glob("*[0-9].json")):
         with suppress(OSError, orjson.JSONDecodeError):
@@ -503,13 +534,17 @@ def _read(receipt: Receipt, directory: Path, output: IO[bytes]) -> _OneRun:
     steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
     printed = [] if steps else printed_steps(_tail(output, 1 << 24))
     copies = [each["copies"] for each in said if each.get("copies")]
+    times, costs, turn_s = graph_times(traces), costs_in(traces, said), 0.0
+    with suppress(OSError):  # the program ended in another way
+        turn_s = max(0.0, (directory / DONE).stat().st_mtime - turn) if turn else 0.0
     return _OneRun(
         receipt,
         max(compiled, default=None),
         max(steps, default=median(printed) if printed else None),
-        graph_times(traces),
-        costs_in(traces, said),
+        times,
+        costs,
         max(1, min(*copies, len(os.sched_getaffinity(0)) // _CORES)) if copies and len(traces) == 1 else 1,
+        turn_s + time.monotonic() - begin,
     )
 
 

@@ -7,6 +7,7 @@ stopped. Measuring and building are our own commands in processes of their own, 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from diode_lut.problem import GENERATED, JOINED, Problem
 from diode_lut.programs import run
 from diode_lut.receipts import NO_ANSWER, Receipt, read_receipt, receipt_bytes
 from diode_lut.receipts.summary import joinable, losses
+from diode_lut.settings import MODEL, config
 from diode_lut.table import read_hardware, read_table
 from diode_lut.templates.config import ATEN, DEFAULT, Config
 
@@ -44,7 +46,7 @@ class Order(NamedTuple):
     """The program to tune, its environment, the table, the seconds to measure, and the seconds until it is interrupted.
 
     ``table`` is None for the user's own tables, one for each kind of device. ``compare`` is the command that measures
-    the table's gain for the program.
+    the table's gain for the program, and ``again`` the one that tunes it again.
     """
 
     command: Sequence[str]
@@ -53,6 +55,7 @@ class Order(NamedTuple):
     budget_s: float
     limit_s: float | None
     compare: str
+    again: str
 
 
 def tune(order: Order, tell: Callable[[str], None]) -> int:
@@ -127,8 +130,14 @@ def _measure_all(
 ) -> int:
     """Measure, build, and run the program again."""
     if not losses(receipt) and not _unanswered(receipt):
-        asked = any(device.calls for device in receipt.devices.values())
+        devices = receipt.devices.values()
+        asked = any(device.calls for device in devices)
         tell(f"nothing to measure: {'no GEMM was missed' if asked else run.nothing_asked(receipt)}")
+        modelled = {hit.problem.alone for device in devices for hit in device.hits if hit.tier == MODEL}
+        if modelled:
+            tiers = os.pathsep.join(tier for tier in config.tiers if tier != MODEL)
+            text = f"{counted(len(modelled), 'GEMM')} got a model's answer"
+            tell(f"{text}, and may gain from a measured one: DIODE_LUT_TIERS={tiers} {order.again}")
         return before.ended.code if before else 0
     deadline = time.monotonic() + order.budget_s
     built: dict[Hardware, Path] = {}

@@ -26,7 +26,7 @@ def with_device() -> Iterator[Forks]:
         yield forks
 
 
-def found_by(forks: Forks, program: str, *arguments: Path) -> dict[str, Any]:
+def found_by(forks: Forks, program: str, *arguments: Path | str) -> dict[str, Any]:
     """What one of tests/programs prints, as JSON, in a process of its own."""
     done = forks.run(str(ROOT / "tests" / "programs" / program), *map(str, arguments))
     assert done.returncode == 0, done.stderr
