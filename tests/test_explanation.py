@@ -12,7 +12,7 @@ from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource, Threshold
 from diode_lut.problem import Problem
 from diode_lut.table import Candidate, Entry, Table, read_table
-from diode_lut.templates.config import ATEN, Config
+from diode_lut.templates.config import ATEN, DEFAULT, Config
 from tests.commands import call
 from tests.model.small import H200, MM, model
 
@@ -67,6 +67,19 @@ def test_gains_are_over_what_the_op_gets_otherwise() -> None:
         table = Table(H200, [entry])
         text = str(explanation_of(Sources(H200, (user(table),)), joined))
         assert f"{config} (1.500 times as fast as default)" in text
+
+
+def test_matmuls_that_stay_apart_are_asked_about_one_by_one() -> None:
+    """The explanation of joined matmuls says so, for a row with the default and without a row."""
+    joined = Problem.of("joined_mm", 2, 768, 256, dtype="bfloat16", layout="nt", variant="three")
+    apart = Candidate(DEFAULT, 1000)
+    entry = row((1, 4), (768, 768))._replace(op="joined_mm", k=(256, 256), candidates=(apart,))
+    for rows, expected in (
+        ([entry], "    default (each matmul is asked about on its own)"),
+        ([], "  abstain: each matmul is asked about on its own"),
+    ):
+        text = str(explanation_of(Sources(H200, (user(Table(H200, rows)),)), joined))
+        assert expected in text.splitlines()
 
 
 def test_a_source_beside_the_models_needs_no_confidence() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from diode_lut.errors import as_lines, counted, printable
 from diode_lut.hardware import Hardware
 from diode_lut.model import unknown
-from diode_lut.problem import GENERATED, MATMUL_SIZES, OP_SIZES, Problem
+from diode_lut.problem import GENERATED, MATMUL_SIZES, OP_SIZES, TOGETHER, Problem
 from diode_lut.settings import CONFIDENCE, GAIN, MODEL, Settings
 from diode_lut.table import Entry, Table, of_kind
 from diode_lut.templates.config import ATEN, Config, baseline
@@ -280,8 +280,11 @@ class TableSource(Source):
         assert answer.entry is not None
         lines = []
         for config, permille in answer.entry.candidates:
-            usual = baseline(answer.entry.op or config.kernel.ops[0])
+            op = answer.entry.op or config.kernel.ops[0]
+            usual = baseline(op)
             gain = "" if permille is None else f" ({permille / 1000:.3f} times as fast as {usual})"
+            if op in TOGETHER and config == usual:
+                gain = f" ({_APART})"
             lines.append(f"    {config}{gain}")
         return lines
 
@@ -294,6 +297,9 @@ class TableSource(Source):
         """Return the number of rows and their device."""
         return printable(f"{counted(self.rows, 'row')} for {self.table.hardware.name}")
 
+
+_APART = "each matmul is asked about on its own"
+"""What follows for joined matmuls, or one with the work after it, if they are not computed together."""
 
 _RANKED = 5  # number of configs of a ranking in ``details``
 
@@ -481,7 +487,8 @@ class Decision(NamedTuple):
     def steps(self) -> tuple[str, ...]:
         """The sources asked, in order, as text, down to the answering tier."""
         if not self.configs:
-            last = f"{ABSTAIN}: Inductor decides as it would without diode_lut"
+            apart = self.problem.op in TOGETHER
+            last = f"{ABSTAIN}: {_APART if apart else 'Inductor decides as it would without diode_lut'}"
         else:
             assert self.source is not None
             assert self.answer is not None
