@@ -479,7 +479,8 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
     """
     with ExitStack() as stack:
         directories, outputs, starts = [], [], []
-        turns: dict[Path, float] = {}
+        began: dict[Path, float] = {}
+        ended: dict[Path, float] = {}
         for kind in kinds:
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True))
             directories.append(Path(name))
@@ -495,8 +496,11 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
                 each for each, runs in zip(directories, running, strict=True) if runs and not (each / DONE).exists()
             ]
             if others and all((each / CLOSED).exists() and (each / READY).exists() for each in others):
+                began[others[0]] = time.monotonic()
                 (others[0] / CLOSED).unlink()
-                turns[others[0]] = time.time()
+            for each in began:
+                if (each / DONE).exists():
+                    ended.setdefault(each, time.monotonic())
 
         found = run_with_receipts(plan.command, starts, plan.limit_s, give_turn)
         for kind, run, output in zip(kinds, found, outputs, strict=True):
@@ -514,15 +518,15 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
                 tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
                 raise ComparisonEnded(run.ended.code)
         return [
-            _read(run.receipt, directory, output, turns.get(directory))
+            _read(run.receipt, directory, output, ended.get(directory, 0.0) - began.get(directory, 0.0))
             for run, directory, output in zip(found, directories, outputs, strict=True)
         ]
 
 
-def _read(receipt: Receipt, directory: Path, output: IO[bytes], turn: float | None) -> _OneRun:
+def _read(receipt: Receipt, directory: Path, output: IO[bytes], turn_s: float) -> _OneRun:
     """Read the reports that the processes of a run wrote at their ends, and the times that it printed.
 
-    ``turn`` is when its turn began, in seconds since the epoch, if it had one.
+    ``turn_s`` is how many seconds its turn took, or not above 0 if that is unknown.
     """
     begin = time.monotonic()
     said: list[dict[str, Any]] = []
@@ -534,9 +538,7 @@ def _read(receipt: Receipt, directory: Path, output: IO[bytes], turn: float | No
     steps = [median(each["steps_s"]) for each in said if each["steps_s"]]
     printed = [] if steps else printed_steps(_tail(output, 1 << 24))
     copies = [each["copies"] for each in said if each.get("copies")]
-    times, costs, turn_s = graph_times(traces), costs_in(traces, said), 0.0
-    with suppress(OSError):  # the program ended in another way
-        turn_s = max(0.0, (directory / DONE).stat().st_mtime - turn) if turn else 0.0
+    times, costs = graph_times(traces), costs_in(traces, said)
     return _OneRun(
         receipt,
         max(compiled, default=None),
@@ -544,7 +546,7 @@ def _read(receipt: Receipt, directory: Path, output: IO[bytes], turn: float | No
         times,
         costs,
         max(1, min(*copies, len(os.sched_getaffinity(0)) // _CORES)) if copies and len(traces) == 1 else 1,
-        turn_s + time.monotonic() - begin,
+        max(turn_s, 0.0) + time.monotonic() - begin,
     )
 
 

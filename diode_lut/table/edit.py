@@ -291,7 +291,9 @@ def _judge(ours: Claim, theirs: Claim) -> _Judgement:
         if claim.side.prefer == claim.side.name:
             return _Judgement(claim, loser, f"{claim.side.name} was asked for")
         if claim.side.prefer == BEST and better:
-            return _Judgement(claim, loser, "it gains more over aten")
+            untimed = loser.gain is None and loser.entry.best.gain_permille is not None
+            why = "the other gain was measured for another config" if untimed else "it gains more over aten"
+            return _Judgement(claim, loser, why)
     return _Judgement(ours, theirs, "")
 
 

@@ -10,7 +10,7 @@ from diode_lut.contribute.review import bootstrap, review
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.errors import TableError
 from diode_lut.table import Candidate, read_table, to_bytes, write_table
-from diode_lut.templates.config import ATEN
+from diode_lut.templates.config import ATEN, Config
 from tests.commands import call
 from tests.contribute.contributions import (
     PEOPLE,
@@ -81,6 +81,11 @@ def test_gains_that_are_not_those_of_the_timings_are_noted(table: Path) -> None:
     said = f"the gain is 1050, but the timings say {timed.best.gain_permille} for {timed.best.config} (build from them"
     assert said in checked.output
     assert "1 file, 0 problems, 2 notes" in checked.output
+    other = timed.best._replace(config=Config.parse("triton_mm 256x256x16 g1 s1 w8"))
+    moved = timed._replace(candidates=(other,))
+    write_table(changed(table, entries=[moved if each is timed else each for each in entries]), table)
+    said = f"the gain is {other.gain_permille}, but no timing is of {other.config} (take it out, or build from timings"
+    assert said in call("check", table, "--dataset", dataset).output
 
 
 def test_a_later_run_has_figures_of_its_own(table: Path) -> None:

@@ -121,6 +121,8 @@ def test_a_gain_that_the_base_has_for_another_config_is_not_believed() -> None:
     assert conflict(merged).configs == (B,)
     best = merge(table(base), table(edited), table(measured), "best")
     assert (best.table.entries, best.conflicts) == ((measured,), ())
+    (remark,) = best.remarks
+    assert remark.text.endswith("theirs stays: the other gain was measured for another config")
 
 
 def test_newer_software_decides_last() -> None:
