@@ -54,7 +54,7 @@ from diode_lut.programs.times import (
     student,
     unpadded,
 )
-from diode_lut.receipts import Device, GeneratedKernel, Hit, Miss, NoChoice, Receipt, SourceRecord, Versions
+from diode_lut.receipts import Device, GeneratedKernel, Hit, Left, Miss, Receipt, SourceRecord, Versions
 from diode_lut.settings import config
 from diode_lut.table import read_table
 from tests.commands import run
@@ -523,7 +523,7 @@ def test_questions_without_an_answer_have_a_reason_and_a_remedy() -> None:
     """The misses, with the command that measures them, and the GEMMs that Inductor has no choice for."""
     problem = Problem.of("mm", 8, 8, 8, dtype="float16", layout="nn")
     device = Device(misses=Counter({Miss(problem): 1}), left_out={"user: left out: own.json: no": None})
-    device.no_choice[NoChoice(problem, "no template")] = 1
+    device.no_choice[Left(problem, "no template")] = 1
     receipt = Receipt(devices={Hardware("NVIDIA H200", "sm_90", 132): device})
     missed, unasked = not_answered(comparison()._replace(receipt=receipt, command=["python", "x.py"]))
     why = "no row and no model has them; left out: own.json: no"

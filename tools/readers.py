@@ -34,11 +34,11 @@ from diode_lut.problem import Problem
 from diode_lut.receipts import (
     Device,
     Hit,
+    Left,
     Miss,
     Receipt,
     Skip,
     SourceRecord,
-    Unfused,
     Versions,
     decode_receipt,
     read_receipt,
@@ -209,7 +209,7 @@ def receipt_file() -> bytes:
         Counter({Miss(addmm, "m from 64"): 2}),
         {addmm: 1063},
         Counter({Skip(bmm, "device", "ab", "bmm", str(GEMM), "needs more shared memory"): 1}),
-        unfused=Counter({Unfused(mm, "the epilogue reduces"): 1}),
+        unfused=Counter({Left(mm, "the epilogue reduces"): 1}),
     )
     return receipt_bytes(Receipt(1, {Versions("0.1.0", "3.12.3", "2.11.0", "3.6.0"): None}, 12345, {H200: device}))
 

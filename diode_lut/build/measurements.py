@@ -293,10 +293,6 @@ class _Spread(NamedTuple):
         cut = len(self.ns) // 4
         return self.ns[-1 - cut] < MAX_SPREAD * self.ns[cut]
 
-    def is_clearly_below(self, other: _Spread) -> bool:
-        """Whether three quarters of the times are below three quarters of the others."""
-        return self.ns[-1 - len(self.ns) // 4] < other.ns[len(other.ns) // 4]
-
 
 def _spreads(records: Iterable[Record]) -> dict[Config, _Spread]:
     found: dict[Config, list[float]] = defaultdict(list)
@@ -350,7 +346,8 @@ def judged(records: Iterable[Record], noise: float, hardware: Hardware) -> Judge
             continue
         impossible = aten.middle > MAX_GAIN * best.middle
         enough = min(len(best.ns), len(aten.ns)) >= _ENOUGH
-        if not impossible and (not enough or best.is_clearly_below(aten)):
+        are_below = best.ns[-1 - len(best.ns) // 4] < aten.ns[len(aten.ns) // 4]  # three quarters of each
+        if not impossible and (not enough or are_below):
             kept += own
             continue
         for record in own:

@@ -130,19 +130,14 @@ _GENERAL = ("hardware", "table", "chooser", "form")  # the parameters that say n
     metavar="NAME",
     help="A GPU such as H100, a table by name or path, cpu, cuda, or NAME,ARCH,SMS.  [default: this machine's device]",
 )
-@click.option(
+@arguments.table_option(
     "--table",
-    type=arguments.TABLE,
-    metavar="FILE",
     help="Ask this table before all other tables, or this model before all other models; tables come first.",
 )
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
-@click.option(
+@arguments.files_option(
     "--dataset",
     "inputs",
-    metavar="FILE",
-    multiple=True,
-    type=arguments.FILE,
     help="Show the times in this dataset, too; can be repeated.  [default: the timings that `tune` keeps beside your "
     "table]",
 )

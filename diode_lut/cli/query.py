@@ -136,22 +136,16 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         self._left = MAX_STEPS
 
     def visit(self, node: Node, *values: Any) -> Any:
-        """Return the value of a node. _WrongError after too many steps."""
+        """Return the value of a node. _WrongError after too many steps.
+
+        A list or an object may hold the same value twice: `[@,@]` forty times makes more than any memory holds. And
+        every element of a list may get a value in the expression.
+        """
         found = super().visit(node, *values)
+        if node["type"] in ("multi_select_list", "multi_select_dict", "literal"):
+            self._walked(found)
         self._spend(1 + (len(found) if isinstance(found, list | dict | str) else 0))
         return found
-
-    def visit_multi_select_list(self, node: Node, value: Any) -> Any:
-        """Make a list. It may hold the same value twice: `[@,@]` forty times makes more than any memory holds."""
-        return self._walked(super().visit_multi_select_list(node, value))
-
-    def visit_multi_select_dict(self, node: Node, value: Any) -> Any:
-        """Make an object, likewise."""
-        return self._walked(super().visit_multi_select_dict(node, value))
-
-    def visit_literal(self, node: Node, value: Any) -> Any:
-        """Return a value in the expression. Every element of a list may get it."""
-        return self._walked(super().visit_literal(node, value))
 
     def visit_comparator(self, node: Node, value: Any) -> Any:
         """Compare. _WrongError for a number and a text or a list: they have no order."""
@@ -199,8 +193,8 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
         del node, value
         raise _WrongError("& stands only before an argument of map, sort_by, min_by or max_by")
 
-    def _walked(self, value: Any) -> Any:
-        """Return the value, and count all of it as steps. A part held twice counts twice."""
+    def _walked(self, value: Any) -> None:
+        """Count all of the value as steps. A part held twice counts twice."""
         left = [value]
         while left:
             each = left.pop()
@@ -209,7 +203,6 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
                 left += each.values()
             elif isinstance(each, list):
                 left += each
-        return value
 
     def _spend(self, steps: int) -> None:
         self._left -= steps

@@ -20,8 +20,17 @@ from diode_lut.hardware import Hardware
 from diode_lut.log import warn_once
 from diode_lut.problem import MAX_SIZE, NO_EPILOGUE, NO_VARIANT, OF_KERNELS, OP_SIZES, Problem
 from diode_lut.settings import TIERS
+from diode_lut.table.faults import whole_numbers
 
 MAX_PERMILLE = 1_000_000  # maximum gain in a receipt, in thousandths
+MAX_COUNT = 2**53 - 1
+"""Maximum number of calls, processes or nanoseconds (100 days): every JSON reader reads it exactly."""
+
+_Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+_Calls = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+_Size = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
+_NotEmpty = Annotated[str, Meta(min_length=1)]
+_TierName = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
 
 class Versions(NamedTuple):
@@ -33,13 +42,13 @@ class Versions(NamedTuple):
     triton: str
 
 
-class SourceRecord(NamedTuple):
+class SourceRecord(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A table or model with its tier, its file, the file's SHA-256, and its number of rows (0 for a model)."""
 
-    tier: str
+    tier: _TierName
     path: str
     digest: str
-    rows: int
+    rows: _Count
 
 
 class Hit(NamedTuple):
@@ -76,22 +85,11 @@ class Skip(NamedTuple):
     reason: str
 
 
-class Unfused(NamedTuple):
-    """A matmul whose epilogue, of the problem's class if it has one, is not fused, and the reason as text."""
+class Left(NamedTuple):
+    """A problem with the reason, as text, why it is among ``no_choice``, ``unfused`` or ``apart`` of a Device.
 
-    problem: Problem
-    reason: str
-
-
-class NoChoice(NamedTuple):
-    """A problem left to Inductor without asking tables and models, and the reason. Dynamic sizes have a sample."""
-
-    problem: Problem
-    reason: str
-
-
-class Apart(NamedTuple):
-    """Matmuls that one kernel could compute, which stay apart, and the reason as text."""
+    With dynamic sizes it is a sample. Its epilogue is the class that is not fused.
+    """
 
     problem: Problem
     reason: str
@@ -118,7 +116,7 @@ NO_ANSWER = "no table and no model answers"
 
 ONLY_THE_LIBRARY = "Inductor has only the library's kernel"
 FREEZABLE = "Inductor has only the library's kernel, because weights are not frozen"
-"""Reasons of NoChoice. In the second case, freezing in the compiling thread would give Inductor a choice."""
+"""Reasons of ``no_choice``. In the second case, freezing in the compiling thread would give Inductor a choice."""
 
 
 @dataclass
@@ -139,9 +137,9 @@ class Device:
     misses: Counter[Miss] = field(default_factory=Counter)
     expected_permille: dict[Problem, int] = field(default_factory=dict)
     skipped: Counter[Skip] = field(default_factory=Counter)
-    no_choice: Counter[NoChoice] = field(default_factory=Counter)
-    unfused: Counter[Unfused] = field(default_factory=Counter)
-    apart: Counter[Apart] = field(default_factory=Counter)
+    no_choice: Counter[Left] = field(default_factory=Counter)
+    unfused: Counter[Left] = field(default_factory=Counter)
+    apart: Counter[Left] = field(default_factory=Counter)
     generated: Counter[GeneratedKernel] = field(default_factory=Counter)
     cached: int = 0
 
@@ -224,7 +222,7 @@ def _encoded(receipt: Receipt) -> bytes:
     for hardware, device in sorted(receipt.devices.items(), key=lambda item: item[0]):
         fields = [
             f'"hardware": {_dumps(hardware_to_json(hardware))}',
-            f'"sources": {_lines(map(SourceRecord._asdict, sorted(device.sources)))}',
+            f'"sources": {_lines(map(asdict, sorted(device.sources)))}',
             f'"left_out": {_lines(sorted(device.left_out))}',
         ]
         for name, counts in _counters(device):
@@ -275,16 +273,6 @@ def _lines(values: Iterable[Any]) -> str:
 
 def _dumps(value: Any) -> str:
     return orjson.dumps(value).decode()
-
-
-MAX_COUNT = 2**53 - 1
-"""Maximum number of calls, processes or nanoseconds (100 days): every JSON reader reads it exactly."""
-
-_Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-_Calls = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
-_Size = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
-_NotEmpty = Annotated[str, Meta(min_length=1)]
-_TierName = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
 
 class _Json(Struct, forbid_unknown_fields=True):
@@ -370,13 +358,6 @@ class _GeneratedJson(_Json, kw_only=True, dict=True):
         self.problem = problem
 
 
-class _SourceJson(_Json, kw_only=True):
-    tier: _TierName
-    path: str
-    digest: str
-    rows: _Count
-
-
 class _HardwareJson(_Json, kw_only=True):
     name: _NotEmpty
     arch: _NotEmpty
@@ -385,7 +366,7 @@ class _HardwareJson(_Json, kw_only=True):
 
 class _DeviceJson(_Json, kw_only=True):
     hardware: _HardwareJson
-    sources: list[_SourceJson]
+    sources: list[SourceRecord]
     left_out: list[str]
     hits: list[_HitJson]
     misses: list[_MissJson]
@@ -435,7 +416,7 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         remedy = " (written by a newer diode_lut: upgrade)" if type(found) is int and found > VERSION else ""
         raise ReceiptError(f"{path}: schema_version: expected {VERSION}, found {found!r:.60}{remedy}")
     try:
-        decoded = convert(_whole(document), _ReceiptJson)
+        decoded = convert(whole_numbers(document), _ReceiptJson)
     except ValidationError as error:
         reason, _, place = str(error).partition(" - at `$")
         reason = reason.replace("Expected", "expected", 1).replace("Object", "object", 1)
@@ -444,7 +425,7 @@ def decode_receipt(document: Any, path: str) -> Receipt:
     devices: dict[Hardware, Device] = {}
     for each in decoded.devices:
         device = devices.setdefault(Hardware(**asdict(each.hardware)), Device())
-        device.sources.update(dict.fromkeys(SourceRecord(**asdict(source)) for source in each.sources))
+        device.sources.update(dict.fromkeys(each.sources))
         device.left_out.update(dict.fromkeys(each.left_out))
         device.cached += each.cached
         for name, kind in _QUESTIONS.items():
@@ -457,22 +438,13 @@ def decode_receipt(document: Any, path: str) -> Receipt:
     return Receipt(decoded.processes, versions, decoded.selecting_ns, devices)
 
 
-def _whole(value: Any) -> Any:
-    """Return the value with integers in place of floats without a fraction, as JSON Schema has it."""
-    if isinstance(value, dict):
-        return {name: _whole(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    return int(value) if type(value) is float and value.is_integer() else value
-
-
 _QUESTIONS: dict[str, Any] = {
     "hits": Hit,
     "misses": Miss,
     "skipped": Skip,
-    "no_choice": NoChoice,
-    "unfused": Unfused,
-    "apart": Apart,
+    "no_choice": Left,
+    "unfused": Left,
+    "apart": Left,
     "generated": GeneratedKernel,
 }
 """The counters of Device, each with the type of its keys."""

@@ -149,15 +149,12 @@ def no_choice(problem: Problem, hardware: Hardware, reason: str) -> None:
     with _lock:
         for counts in _counts():
             counts.no_choice += 1
-        for device in _receiving(hardware):
-            device.no_choice[receipts.NoChoice(problem, reason)] += 1
+        _note(hardware, "no_choice", receipts.Left(problem, reason))
 
 
 def unfused(problem: Problem, hardware: Hardware, reason: str) -> None:
     """Count a matmul without a fused epilogue."""
-    with _lock:
-        for device in _receiving(hardware):
-            device.unfused[receipts.Unfused(problem, reason)] += 1
+    _note(hardware, "unfused", receipts.Left(problem, reason))
 
 
 def why_missed(decision: Decision) -> str:
@@ -167,29 +164,27 @@ def why_missed(decision: Decision) -> str:
 
 def apart(decision: Decision) -> None:
     """Count matmuls that could be joined and stay apart, because no table has an answer or no config can run."""
-    with _lock:
-        for device in _receiving(decision.hardware):
-            device.apart[receipts.Apart(decision.problem, why_missed(decision))] += 1
+    _note(decision.hardware, "apart", receipts.Left(decision.problem, why_missed(decision)))
 
 
 def generated(decision: Decision, config: Config | None) -> None:
     """Count a generated kernel with a config of a decision, or without one."""
     if config is not None:
         answer = (*_who(decision), _config(config), "", decision.over)
-        _generated(decision.hardware, receipts.GeneratedKernel(decision.problem, *answer))
+        _note(decision.hardware, "generated", receipts.GeneratedKernel(decision.problem, *answer))
         return
     generated_left(decision.problem, decision.hardware, why_missed(decision))
 
 
 def generated_left(problem: Problem, hardware: Hardware, reason: str) -> None:
     """Count a generated kernel about which nobody was asked."""
-    _generated(hardware, receipts.GeneratedKernel(problem, "", "", "", "", reason))
+    _note(hardware, "generated", receipts.GeneratedKernel(problem, "", "", "", "", reason))
 
 
-def _generated(hardware: Hardware, kernel: receipts.GeneratedKernel) -> None:
+def _note(hardware: Hardware, counter: str, asked: receipts.Left | receipts.GeneratedKernel) -> None:
     with _lock:
         for device in _receiving(hardware):
-            device.generated[kernel] += 1
+            getattr(device, counter)[asked] += 1
 
 
 def told(counts: Counts, devices: Mapping[Hardware, receipts.Device], *, cached: bool) -> None:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from diode_lut import receipts
 from diode_lut.errors import as_json as printable_as_json
 from diode_lut.errors import as_lines, counted
@@ -202,7 +204,7 @@ def as_json(receipt: receipts.Receipt) -> str:
                 "why_no_choice": _by_reason(device.no_choice.items()),
                 "generated": {"decided": _generated_by_tier(device), "left": _generated_left(device)},
                 "cached": device.cached,
-                "sources": [source._asdict() for source in sorted(device.sources)],
+                "sources": [asdict(source) for source in sorted(device.sources)],
                 "left_out": sorted(device.left_out),
             }
             for hardware, device in sorted(receipt.devices.items())
@@ -233,7 +235,7 @@ def _epilogues(device: receipts.Device) -> dict[str, tuple[int, int]]:
 
 
 def _by_reason(
-    left: Iterable[tuple[receipts.Apart | receipts.GeneratedKernel | receipts.NoChoice | receipts.Unfused, int]],
+    left: Iterable[tuple[receipts.Left | receipts.GeneratedKernel, int]],
 ) -> dict[str, int]:
     """Count each reason, the most frequent first."""
     times = Counter[str]()

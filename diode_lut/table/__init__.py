@@ -26,7 +26,7 @@ from diode_lut.files import has_more_values, open_regular, read_at_most, read_fi
 from diode_lut.hardware import Hardware
 from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MATMULS, OP_SIZES, SIZE_FIELDS, Domain, aligned_columns
 from diode_lut.process import in_forked_children
-from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown
+from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown, whole_numbers
 from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION, TABLE
 from diode_lut.table.row import Candidate, Entry, Range, of_kind
 from diode_lut.table.table import MAX_BYTES, Table, placed, to_bytes, write_table
@@ -232,7 +232,7 @@ def decode_header(document: object) -> TableHeader:
     """Return the header of a table, without its entries. Fault has the first mistake, the version before others."""
     require_version(document)
     try:
-        return _header(msgspec.convert(_whole(document, 2), HEAD))
+        return _header(msgspec.convert(whole_numbers(document, 2), HEAD))
     except ValidationError as error:
         raise first_broken_rule(document, str(error)) from None
 
@@ -258,17 +258,6 @@ def require_version(document: object) -> None:
         newer = isinstance(found, int) and found > SCHEMA_VERSION
         remedy = " (written by a newer diode_lut: upgrade)" if newer else ""
         raise Fault(f"expected {SCHEMA_VERSION}, found {shown(found)}{remedy}", "schema_version")
-
-
-def _whole(value: Any, depth: int) -> Any:
-    """Return the value with numbers without a fraction as integers, to this depth of nesting."""
-    if type(value) is float and value.is_integer():
-        return int(value)
-    if depth and isinstance(value, list):
-        return [_whole(item, depth - 1) for item in value]
-    if depth and isinstance(value, dict):
-        return {name: _whole(item, depth - 1) for name, item in value.items()}
-    return value
 
 
 _DEPTH = 3  # nesting of numbers in a row: in an object, in a list, in a field
@@ -300,7 +289,7 @@ class RowDecoder:
     def row(self, row: object, *, explain: bool = True) -> Entry:
         """Decode a parsed row. Fault has the first mistake, in words unless ``explain`` is False."""
         try:
-            entry = self.entry(msgspec.convert(_whole(row, _DEPTH), ROW))
+            entry = self.entry(msgspec.convert(whole_numbers(row, _DEPTH), ROW))
         except ValidationError as error:
             raise first_broken_rule(row, str(error), "entry") if explain else Fault(str(error)) from None
         if any("\ud800" <= letter <= "\udfff" for letter in entry.note or ""):
@@ -354,7 +343,7 @@ class RowDecoder:
         faults: list[Fault] = []
         for name in filter(row.__contains__, ROW_FIELDS):
             with suppress(ValidationError):
-                fields[name] = msgspec.convert(_whole(row[name], _DEPTH - 1), ROW_FIELDS[name])
+                fields[name] = msgspec.convert(whole_numbers(row[name], _DEPTH - 1), ROW_FIELDS[name])
         try:
             fields["candidates"] = self._candidates(fields.pop("configs", ()))
         except Fault as fault:

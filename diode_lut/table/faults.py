@@ -10,6 +10,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache, reduce
 from itertools import islice
+from math import inf
 from operator import getitem
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +55,17 @@ def shown(value: object) -> str:
         return f"a list of {len(value)}"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def whole_numbers(value: Any, depth: float = inf) -> Any:
+    """Return the value with numbers without a fraction as integers, as JSON Schema has it, to this depth of nesting."""
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if depth and isinstance(value, list):
+        return [whole_numbers(item, depth - 1) for item in value]
+    if depth and isinstance(value, dict):
+        return {name: whole_numbers(item, depth - 1) for name, item in value.items()}
+    return value
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_]*")

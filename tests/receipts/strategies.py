@@ -8,16 +8,14 @@ from hypothesis.strategies import SearchStrategy
 from diode_lut.hardware import Hardware
 from diode_lut.problem import ALIGNS, BATCHED, DOMAINS, EPILOGUES, NO_EPILOGUE, VARIANTS, Problem
 from diode_lut.receipts import (
-    Apart,
     Device,
     GeneratedKernel,
     Hit,
+    Left,
     Miss,
-    NoChoice,
     Receipt,
     Skip,
     SourceRecord,
-    Unfused,
     Versions,
 )
 from diode_lut.settings import TIERS
@@ -45,9 +43,7 @@ problems = st.builds(
 ranges = st.just("") | names
 hits = st.builds(Hit, problems, tiers, names, names, st.lists(names, min_size=1, max_size=2).map(tuple), ranges)
 skips = st.builds(Skip, problems, tiers, names, names, names, names)
-unfused = st.builds(Unfused, problems, names)
-apart = st.builds(Apart, problems, names)
-no_choice = st.builds(NoChoice, problems, names)
+left = st.builds(Left, problems, names)
 kernels = st.builds(Problem.generated, st.just("pointwise"), st.sampled_from(VARIANTS["pointwise"]), x=sizes, y=sizes)
 kernels |= st.builds(Problem.generated, st.just("reduction"), st.sampled_from(VARIANTS["reduction"]), x=sizes, r=sizes)
 generated = st.builds(GeneratedKernel, kernels, tiers, names, names, names, st.just(""), ranges) | st.builds(
@@ -70,7 +66,7 @@ def devices(draw: st.DrawFn) -> Device:
     misses = draw(_counters(st.builds(Miss, problems, ranges)))
     expected = {miss.problem: draw(st.integers(1, 2000)) for miss in misses if draw(st.booleans())}
     parts = draw(_sets(sources)), draw(_sets(names)), draw(_counters(hits)), misses, expected, draw(_counters(skips))
-    more = (draw(_counters(each)) for each in (no_choice, unfused, apart, generated))
+    more = (draw(_counters(each)) for each in (left, left, left, generated))
     return Device(*parts, *more, draw(st.integers(0, 3)))
 
 

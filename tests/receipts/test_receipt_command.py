@@ -14,16 +14,14 @@ from diode_lut.problem import Problem
 from diode_lut.receipts import (
     NO_ANSWER,
     ONLY_THE_LIBRARY,
-    Apart,
     Device,
     GeneratedKernel,
     Hit,
+    Left,
     Miss,
-    NoChoice,
     Receipt,
     Skip,
     SourceRecord,
-    Unfused,
     Versions,
     receipt_bytes,
 )
@@ -113,8 +111,8 @@ def test_epilogues_are_counted(tmp_path: Path) -> None:
 
 def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
     """The report says how often nothing was fused for which reason, the most frequent one first."""
-    left = {NoChoice(SMALL, "no bound"): 2, NoChoice(LARGE, ONLY_THE_LIBRARY): 3}
-    unfused = {Unfused(SMALL, "none follows"): 2, Unfused(LARGE, "it reduces"): 2, Unfused(SMALL, "it reduces"): 1}
+    left = {Left(SMALL, "no bound"): 2, Left(LARGE, ONLY_THE_LIBRARY): 3}
+    unfused = {Left(SMALL, "none follows"): 2, Left(LARGE, "it reduces"): 2, Left(SMALL, "it reduces"): 1}
     path = tmp_path / "receipt.json"
     path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(no_choice=Counter(left), unfused=Counter(unfused))})))
     lines = call("receipt", path).output.splitlines()
@@ -130,7 +128,7 @@ def test_what_is_not_fused_is_summed_up(tmp_path: Path) -> None:
 def test_what_is_not_joined_is_summed_up(tmp_path: Path) -> None:
     """The report says how many groups of matmuls were not joined, and why; those of few rows can be measured."""
     few, many = (Problem.of("joined_mm", m, 768, 256, dtype="bfloat16", layout="nt", variant="two") for m in (16, 4096))
-    left = Counter({Apart(few, NO_ANSWER): 2, Apart(many, NO_ANSWER): 1})
+    left = Counter({Left(few, NO_ANSWER): 2, Left(many, NO_ANSWER): 1})
     path = tmp_path / "receipt.json"
     path.write_bytes(receipt_bytes(Receipt(devices={H200: Device(apart=left)})))
     lines = call("receipt", path).output.splitlines()

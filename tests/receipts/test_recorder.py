@@ -8,7 +8,7 @@ import pytest
 from diode_lut.decide.decide import Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.problem import Problem
-from diode_lut.receipts import Device, Hit, Miss, Skip, SourceRecord, Unfused, recorder
+from diode_lut.receipts import Device, Hit, Left, Miss, Skip, SourceRecord, recorder
 from diode_lut.table import Candidate, Entry, Table
 from diode_lut.templates.config import ATEN, Config
 from tests.model.small import H200, MM, SMALL, model
@@ -143,4 +143,4 @@ def test_what_is_not_fused_is_told_again() -> None:
     with recorder.collecting() as collected:
         recorder.unfused(MM, H200, "the epilogue reduces")
     recorder.told(collected.counts, collected.devices, cached=True)
-    assert device().unfused == {Unfused(MM, "the epilogue reduces"): 2}
+    assert device().unfused == {Left(MM, "the epilogue reduces"): 2}

@@ -19,8 +19,8 @@ from diode_lut.receipts import (
     MAX_COUNT,
     MAX_PERMILLE,
     Device,
+    Left,
     Miss,
-    NoChoice,
     Receipt,
     decode_receipt,
     merge_receipts,
@@ -106,7 +106,7 @@ def test_what_is_written_can_be_read(monkeypatch: pytest.MonkeyPatch, caplog: py
     """Of a receipt that readers would refuse, the entries with the highest counts are written, with a warning."""
     problems = [Problem.of("mm", m, 64, 64, dtype="float16", layout="nn") for m in range(1, 101)]
     device = Device(misses=Counter({Miss(problem): problem.m for problem in problems}))
-    left = [NoChoice(problem, "a reason") for problem in problems[:3]]
+    left = [Left(problem, "a reason") for problem in problems[:3]]
     device.no_choice.update(left)
     receipt = Receipt(7, devices={H200: device})
     monkeypatch.setattr("diode_lut.receipts.MAX_VALUES", 700)
