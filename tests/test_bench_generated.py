@@ -1,10 +1,20 @@
 """The programs of the benchmark of generated kernels, without their values, and what is done with its results."""
 
+from pathlib import Path
+
 import bench_generated
 import numpy as np
 import pytest
 from modelbench.corpus import PROGRAMS, build
-from score_generated import DATA, FOLDS, Data, by_rules
+from own_generated_rows import faster_rows, row_of
+from score_generated import DATA, FOLDS, Data, by_rules, timings
+
+from diode_lut.dataset import read_dataset
+from diode_lut.problem import GENERATED, Problem
+from diode_lut.table import Candidate, Entry, read_table
+from diode_lut.templates.config import DEFAULT, Config
+
+TABLES = Path(__file__).parent.parent / "tables"
 
 
 @pytest.mark.slow
@@ -51,3 +61,31 @@ def test_no_kernel_teaches_about_a_family_that_has_it() -> None:
     data = Data(DATA)
     assert set(data.fold.values()) == set(range(FOLDS))
     assert data.held.any(0).all()
+
+
+def test_shipped_rows_are_those_that_are_faster_than_another_gpus() -> None:
+    """The H200's rows for generated kernels are made of its dataset, the H100's rows and nothing else."""
+    dataset, table = (TABLES / name for name in ("datasets/generated/nvidia-h200.msgpack.zst", "nvidia-h200.json"))
+    made = faster_rows(read_table(TABLES / "nvidia-h100.json"), read_dataset(dataset))
+    shipped = [entry for entry in read_table(table).entries if entry.op in GENERATED]
+    assert set(made) == set(shipped) != set()
+
+
+def test_a_row_for_one_size_has_the_fastest_config_first() -> None:
+    """Kernels of one size count together. The other table's configs stay, behind it; a gain of 1 % makes no row."""
+    usual, fast, other = (Config.make("pointwise", {"block_x": x, "num_warps": 4}) for x in (256, 512, 1024))
+    problem = Problem.generated("pointwise", "flat", x=1 << 20, loads=3)
+    candidates = (Candidate(usual, 1100), Candidate(other, 1050))
+    row = Entry("pointwise", *(None,) * 7, candidates, variant="flat", x=(1, 1 << 24), loads=(1, 8))
+    times = [{DEFAULT: 11.0, usual: 10.0, fast: 9.0, other: 12.0}, {DEFAULT: 11.0, usual: 10.0, fast: 9.9}]
+    found = row_of(problem, row, times)
+    assert found is not None
+    assert found.configs == (fast, usual, other)
+    assert (found.x, found.loads, found.problems) == ((1 << 20,) * 2, (3, 3), 2)
+    assert [candidate.gain_permille for candidate in found.candidates] == [1165, 1100, None]
+    assert row_of(problem, row, times[1:]) is None
+
+
+def test_kernels_of_programs_captured_in_part_are_packed() -> None:
+    """On an H200, programs were captured in the order of their worth, some in another form alone."""
+    assert len(timings(Data(DATA.with_name("generated-nvidia-h200.jsonl.zst")))) > 300

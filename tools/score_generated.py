@@ -197,7 +197,7 @@ def partners(data: Data) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     kernels = {(record["program"], record["variant"]): record["kernels"] for record in data.programs}
-    for program in (name for name, variant in kernels if variant == "flipped"):
+    for program in (name for name, variant in kernels if variant == "flipped" and (name, "") in kernels):
         usual, other = (
             {computed(data.measured[kernel]): data.index[kernel] for kernel in each if kernel in data.index}
             for each in (kernels[program, ""], kernels[program, "flipped"])

@@ -193,7 +193,9 @@ def features_of(kernel: Any) -> dict[str, Any]:
         "rnumel": int(features.reduction_numel),
         "tiling": {name: int(size) for name, size in kernel.numels.items()},
         "ops": dict(features.op_counts()),
-        "reductions": sorted(str(node.node.data.reduction_type) for node in features.reduction_nodes()),
+        "reductions": sorted(
+            str(getattr(node.node.data, "reduction_type", "scan")) for node in features.reduction_nodes()
+        ),
         "cooperative": bool(kernel.cooperative_reduction),
     }
     for part, of_part in (("reads", kept.reads), ("writes", kept.writes)):
