@@ -21,6 +21,8 @@ PROGRAM = ROOT / "tests" / "programs" / "run_in_forks.py"
 INDUCTOR = """
 import torch, torch._inductor.compile_fx, torch._inductor.kernel.bmm, torch._inductor.kernel.mm
 import torch._dynamo.backends.inductor, torch._inductor.codegen.cpp_bmm_template
+from tests.quick import quicken
+quicken()
 """
 """What programs import that compile."""
 

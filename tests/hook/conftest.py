@@ -11,6 +11,11 @@ from torch._logging._internal import trace_log
 
 import diode_lut
 from tests.fake_cuda import fake_cuda
+from tests.quick import quicken
+
+quicken()
+# Else pytest listens to PyTorch's structured trace, which then has megabytes of JSON made in each compile
+trace_log.propagate = True
 
 
 @pytest.fixture

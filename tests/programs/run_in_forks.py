@@ -6,12 +6,14 @@
 subprocess's rules.
 """
 
+import atexit
 import gc
 import json
 import os
 import runpy
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -70,4 +72,17 @@ if __name__ == "__main__":
     exec(sys.argv[1], {})
     gc.freeze()  # what is here already is no program's garbage, so its end need not walk through all of torch
     if (request := fork_for_each(sys.stdin)) is not None:
-        run(**request)
+        try:
+            run(**request)
+        except SystemExit as end:
+            if not isinstance(end.code, int | None):
+                raise
+            code = end.code or 0
+        else:
+            code = 0
+        # As Python ends, which would also free all of torch's objects, and have their memory copied for that
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
