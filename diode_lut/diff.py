@@ -120,7 +120,21 @@ def compare(old: Table, new: Table) -> Diff:
             elif was != row:
                 changes.append(Change(was, row))
 
-    pairs, unpaired = _pairs(removed, added)
+    # Pairs with either inside the other: a sort key, the least for the most similar rows, and the numbers of both rows
+    pairs: list[tuple[tuple[bool, float], int, int]] = []
+    effort, inner, unpaired = Effort(), [coverage(row) for row in removed], False
+    try:
+        neighbours = Neighbours(removed, effort)
+        for place, row in enumerate(added):
+            outer = coverage(row)
+            for number in neighbours.of(row, len(removed), effort):
+                if inner[number].lies_inside(outer) or outer.lies_inside(inner[number]):
+                    effort.spend(_STEPS_OF_PAIR)
+                    small, large = sorted((removed[number].volume, row.volume))
+                    likeness = removed[number].best.config != row.best.config, -small / max(large, 1)
+                    pairs.append((likeness, number, place))
+    except ExhaustedError:
+        unpaired = True  # pairs may be missing, because the effort is bounded
     partners: dict[int, int] = {}
     taken: set[int] = set()
     for _, number, place in sorted(pairs):
@@ -142,30 +156,6 @@ def compare(old: Table, new: Table) -> Diff:
     header = (HeaderChange(field, was.get(field), now.get(field)) for field in {**was, **now})
     changes.sort(key=lambda each: canonical_order(each.row))
     return Diff(tuple(each for each in header if each.old != each.new), tuple(changes), unpaired)
-
-
-def _pairs(removed: Sequence[Entry], added: Sequence[Entry]) -> tuple[list[tuple[tuple[bool, float], int, int]], bool]:
-    """Find all pairs of a removed and an added row with either inside the other.
-
-    A pair has a sort key, the least for the most similar rows, and the numbers of both rows. The second result is true
-    if pairs may be missing, because the effort is bounded.
-    """
-    pairs: list[tuple[tuple[bool, float], int, int]] = []
-    effort = Effort()
-    covered = [coverage(row) for row in removed]
-    try:
-        neighbours = Neighbours(removed, effort)
-        for place, row in enumerate(added):
-            key = coverage(row)
-            for number in neighbours.of(row, len(removed), effort):
-                if covered[number].lies_inside(key) or key.lies_inside(covered[number]):
-                    effort.spend(_STEPS_OF_PAIR)
-                    small, large = sorted((removed[number].volume, row.volume))
-                    likeness = removed[number].best.config != row.best.config, -small / max(large, 1)
-                    pairs.append((likeness, number, place))
-    except ExhaustedError:
-        return pairs, True
-    return pairs, False
 
 
 class Switch(NamedTuple):

@@ -338,7 +338,14 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
         if config in BASELINES:
             break  # it always works, so nothing after it would ever be used
     if all(candidate.config.pad == 1 for candidate in candidates) and all(padded[each] for each in row.problems):
-        candidates.append(_best_padded(row, measurements, padded))
+        # The best of those timed at most problems of the row, which may have different ones
+        timed = defaultdict(list)
+        for each in row.problems:
+            for number in padded[each]:
+                timed[number].append(each)
+        ranks = [(-len(own), sum(padded[each][number] for each in own), number) for number, own in timed.items()]
+        *_, best = min(ranks)
+        candidates.append(Candidate(measurements.configs[best], _gain(timed[best], best, measurements, padded)))
     n = spans["n"]
     return Entry(
         problem.op,
@@ -352,21 +359,6 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
         n_align=problem.n_align if problem.op in GEMMS and n is not None and not is_point(n) else None,
         **spans,
     )
-
-
-def _best_padded(row: BuiltRow, measurements: Measurements, padded: Costs) -> Candidate:
-    """Return the best padded config among those timed at most problems of the row, which may have different ones."""
-    timed = defaultdict(list)
-    for problem in row.problems:
-        for number in padded[problem]:
-            timed[number].append(problem)
-
-    def rank(number: int) -> tuple[int, float, int]:
-        problems = timed[number]
-        return -len(problems), sum(padded[problem][number] for problem in problems), number
-
-    best = min(timed, key=rank)
-    return Candidate(measurements.configs[best], _gain(timed[best], best, measurements, padded))
 
 
 def _gain(problems: list[int], number: int, measurements: Measurements, times: Costs) -> int | None:

@@ -121,24 +121,20 @@ class _Merger:
         self._owner = np.arange(count)
         self._partners: dict[int, Iterator[tuple[float, int]]] = {}
         self._pairs: list[tuple[float, int, int]] = []
-        for start in range(0, count, _STRIDE):
-            self._first_pairs(start)
-
-    def _first_pairs(self, start: int) -> None:
-        """Pair up to _STRIDE problems from ``start`` on with the problems before them."""
-        end = min(start + _STRIDE, self._count)
-        logs = np.log2(self._points[:, :end].astype(np.float32))
-        far = np.zeros((end - start, end), np.float32)
-        for sizes in logs:
-            far += np.abs(sizes[start:, None] - sizes)
-        rows, partners = np.nonzero(np.tril(far <= np.log2(REACH) + _SLACK, start - 1))
-        one, other = self._points[:, rows + start], self._points[:, partners]
-        extents = _extent(np.minimum(one, other), np.maximum(one, other))
-        close = (extents <= REACH) & (self._allowed[rows + start] & self._allowed[partners]).any(axis=1)
-        rows, partners, extents = rows[close], partners[close], extents[close]
-        for row in range(start, end):
-            own = slice(*np.searchsorted(rows, (row - start, row - start + 1)))
-            self._pair(row, partners[own], extents[own])
+        for start in range(0, count, _STRIDE):  # pair some problems with the problems before them
+            end = min(start + _STRIDE, count)
+            logs = np.log2(self._points[:, :end].astype(np.float32))
+            far = np.zeros((end - start, end), np.float32)
+            for sizes in logs:
+                far += np.abs(sizes[start:, None] - sizes)
+            rows, partners = np.nonzero(np.tril(far <= np.log2(REACH) + _SLACK, start - 1))
+            one, other = self._points[:, rows + start], self._points[:, partners]
+            extents = _extent(np.minimum(one, other), np.maximum(one, other))
+            close = (extents <= REACH) & (self._allowed[rows + start] & self._allowed[partners]).any(axis=1)
+            rows, partners, extents = rows[close], partners[close], extents[close]
+            for row in range(start, end):
+                own = slice(*np.searchsorted(rows, (row - start, row - start + 1)))
+                self._pair(row, partners[own], extents[own])
 
     def _pair(self, row: int, partners: Array, extents: Array) -> None:
         """Queue the pairs of a row with rows before it, the least extended first."""

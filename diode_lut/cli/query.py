@@ -49,7 +49,24 @@ def query_command(file: Typed, expression: str, form: str, exit_status: bool) ->
     else:
         document = parse(file.path, contents, MAX_VALUES)
     found = search(expression, document)
-    _show(found, form)
+    items = found if isinstance(found, list) else [] if found is None else [found]
+    if form == "json":
+        say(as_json(found))
+    elif form == "lines":
+        if items:
+            say(as_lines(as_json(item, indent=False) for item in items))
+    else:
+        from rich.console import Console
+        from rich.table import Column, Table
+        from rich.text import Text
+
+        rows = [item if isinstance(item, dict) else {"": item} for item in items]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = (Column(Text(printable(name)), overflow="fold") for name in names)
+        table = Table(*columns, box=None, show_edge=False, pad_edge=False)
+        for row in rows:
+            table.add_row(*(Text(_cell(name, row.get(name, ""))) for name in names))
+        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
     return int(exit_status and found in (None, False, []))
 
 
@@ -76,27 +93,6 @@ def search(expression: str, document: Any, name: str = "JMESPATH") -> Any:
         remedies = (remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, expression))
         remedy = "" if isinstance(error, _WrongError) else f" ({next(remedies)})"
         raise click.BadParameter(f"{shown}{remedy}", param_hint=name) from error
-
-
-def _show(found: Any, form: str) -> None:
-    items = found if isinstance(found, list) else [] if found is None else [found]
-    if form == "json":
-        say(as_json(found))
-    elif form == "lines":
-        if items:
-            say(as_lines(as_json(item, indent=False) for item in items))
-    else:
-        from rich.console import Console
-        from rich.table import Column, Table
-        from rich.text import Text
-
-        rows = [item if isinstance(item, dict) else {"": item} for item in items]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        columns = (Column(Text(printable(name)), overflow="fold") for name in names)
-        table = Table(*columns, box=None, show_edge=False, pad_edge=False)
-        for row in rows:
-            table.add_row(*(Text(_cell(name, row.get(name, ""))) for name in names))
-        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
 def _cell(name: str, value: Any) -> str:
@@ -225,6 +221,18 @@ def _require_quotes(nodes: list[Node], document: Any) -> None:
             raise _WrongError(reason)
 
 
+_SPELLINGS: dict[str, Callable[[str], str]] = {
+    "op": op_of,
+    "dtype": dtype_of,
+    "layout": layout_of,
+    "variant": variant_of,
+    "template": str.casefold,
+    "epilogue": str.casefold,
+    "stage": str.casefold,
+}
+"""The fields with few values, and functions from other spellings to these values."""
+
+
 def _remarks(nodes: list[Node], document: Any) -> Iterator[str]:
     """Yield reasons why an expression may find nothing."""
     known = _known_fields(nodes, document)
@@ -233,13 +241,7 @@ def _remarks(nodes: list[Node], document: Any) -> Iterator[str]:
             close = get_close_matches(word, known, 1)
             remedy = f"; a function is written {word}(@)" if word in Functions.FUNCTION_TABLE else ""
             yield f"the file has no field {word}{f' (did you mean {close[0]}?)' if close else remedy}"
-    yield from _misplaced_fields(nodes, document)
-    yield from _lists_as_objects(nodes, document)
-    yield from _misspelt_values(nodes, document)
-
-
-def _misplaced_fields(nodes: list[Node], document: Any) -> Iterator[str]:
-    """Name the fields in a filter's comparisons that are not in its objects but deeper in them."""
+    # The fields in a filter's comparisons that are not in its objects but deeper in them
     search = _Search()
     for node in (each for each in nodes if each["type"] == "filter_projection"):
         filtered, _, condition = node["children"]
@@ -250,10 +252,7 @@ def _misplaced_fields(nodes: list[Node], document: Any) -> Iterator[str]:
             parents = sorted({name for row in rows for name in row if word in _fields_of(row[name])})
             if word not in own and parents:
                 yield f"{word} is a field of {parents[0]}: write {parents[0]}[0].{word}"
-
-
-def _lists_as_objects(nodes: list[Node], document: Any) -> Iterator[str]:
-    """Name the fields whose values are lists, where the expression takes a field of them."""
+    # The fields whose values are lists, where the expression takes a field of them
     wanted = {
         (step["value"], field["value"]): None
         for node in nodes
@@ -267,35 +266,20 @@ def _lists_as_objects(nodes: list[Node], document: Any) -> Iterator[str]:
     for name, field in wanted:
         if are_lists.get(name):
             yield f"{name} is a list: write {name}[0].{field}"
-
-
-_SPELLINGS: dict[str, Callable[[str], str]] = {
-    "op": op_of,
-    "dtype": dtype_of,
-    "layout": layout_of,
-    "variant": variant_of,
-    "template": str.casefold,
-    "epilogue": str.casefold,
-    "stage": str.casefold,
-}
-"""The fields with few values, and functions from other spellings to these values."""
-
-
-def _misspelt_values(nodes: list[Node], document: Any) -> Iterator[str]:
-    """Name the texts in comparisons with a field that never has them in the document."""
-    found: dict[str, set[str]] = {name: set() for name in _SPELLINGS}
+    # The texts in comparisons with a field that never has them
+    spelled: dict[str, set[str]] = {name: set() for name in _SPELLINGS}
     for each in _objects(document):
         for name in _SPELLINGS.keys() & each.keys():
             if isinstance(each[name], str):
-                found[name].add(each[name])
+                spelled[name].add(each[name])
     for node in (each for each in nodes if each["type"] == "comparator"):
         names = [word for child in node["children"] if (word := _last_field(child)) in _SPELLINGS]
         texts = [child["value"] for child in node["children"] if child["type"] == "literal"]
         for name, text in zip(names, texts, strict=False):
-            if found[name] and isinstance(text, str) and text not in found[name]:
+            if spelled[name] and isinstance(text, str) and text not in spelled[name]:
                 meant = _SPELLINGS[name](text)
-                close = [meant] if meant in found[name] else get_close_matches(meant, found[name], 1)
-                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(found[name]))}"
+                close = [meant] if meant in spelled[name] else get_close_matches(meant, spelled[name], 1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(spelled[name]))}"
                 yield f"no {name} is {text} ({hint})"
 
 

@@ -237,7 +237,16 @@ def adopt(
                 report=report,
             )
     drift = drift._replace(noise=noise_of([(row.recorded, row.measured[0]) for row in drift.rows]))
-    _require([*slowed(machine.samples), *_unreliable(drift, len(gains))])
+    faults = slowed(machine.samples)
+    if gains and not drift.rows:
+        faults.append("no time was left to measure gains again: give a larger budget")
+    elif drift.verdict == "too noisy":
+        remedy = "end other programs, fix the clocks"
+        faults.append(f"two measurements of a gain typically differ by {drift.noise or 0:.1%}: {remedy}")
+    elif drift.verdict == "does not hold":
+        drifted = f"of {len(drift.rows)} gains {len(drift.drifted)}"
+        faults.append(f"{drifted} differ by over {drift.tolerance:.0%} when measured again")
+    _require(faults)
     table = tables / f"{slug(setup.header.hardware.name)}.json"
     write_table(built.table, table)
     return Adopted(setup.header.hardware, dataset, table, built, drift, clocks_text(machine.samples), left)
@@ -293,20 +302,6 @@ def _pack_finished(timings: Path, path: Path, last_stage: str, measured_by: str)
         )
 
     pack([read_dataset(timings)], path, kept, measured_by=measured_by)
-
-
-def _unreliable(drift: Drift, wanted: int) -> list[str]:
-    if wanted and not drift.rows:
-        return ["no time was left to measure gains again: give a larger budget"]
-    if drift.verdict == "too noisy":
-        return [
-            f"two measurements of a gain typically differ by {drift.noise or 0:.1%}: end other programs, fix the clocks"
-        ]
-    if drift.verdict == "does not hold":
-        return [
-            f"of {len(drift.rows)} gains {len(drift.drifted)} differ by over {drift.tolerance:.0%} when measured again"
-        ]
-    return []
 
 
 _WIDTH = 120  # width of the figures in columns

@@ -354,7 +354,27 @@ class DatasetWriter:
         except BlockingIOError as error:
             raise DatasetError(f"{self.path}: {error.strerror}") from error
         try:
-            self._prepare()
+            if self._from_start().read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
+                reason = "a compact dataset, to which nothing can be appended: use another file"
+                raise DatasetError(f"{self.path}: {reason}")
+            beginning = next(chunks(self.path, self._from_start()), b"")
+            if beginning and not holds_frames(beginning):
+                raise DatasetError(f"{self.path}: not a dataset: it begins with {beginning[:16]!r}")
+            frames = Frames(chunks(self.path, self._from_start()), [])
+            deque(frames, maxlen=0)
+            if frames.end:
+                found = read_header(self.path, self._from_start())
+                if not found.hardware.same_device(self.header.hardware):
+                    raise DatasetError(f"{self.path}: measured on {found.hardware}, this is {self.header.hardware}")
+                for name in SOFTWARE:
+                    was, is_now = getattr(found, name), getattr(self.header, name)
+                    if was != is_now:
+                        differs = f"measured with {name} {was!r}, this is {is_now!r}"
+                        raise DatasetError(f"{self.path}: {differs}: use another file")
+            if frames.torn:
+                self._file.truncate(frames.end)
+            if not frames.end:  # also if a power cut left only a part of the header
+                append(self._file, header_bytes(self.header))
         except BaseException:
             self._file.close()
             raise
@@ -373,29 +393,6 @@ class DatasetWriter:
         if not is_at(self._file, self.path):
             raise DatasetError(f"{self.path}: removed or replaced while it was written: run again")
         append(self._file, record_bytes(record))
-
-    def _prepare(self) -> None:
-        """Check the header, and cut off an incomplete frame, also if a power cut left only a part of the header."""
-        if self._from_start().read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
-            raise DatasetError(f"{self.path}: a compact dataset, to which nothing can be appended: use another file")
-        beginning = next(chunks(self.path, self._from_start()), b"")
-        if beginning and not holds_frames(beginning):
-            raise DatasetError(f"{self.path}: not a dataset: it begins with {beginning[:16]!r}")
-        frames = Frames(chunks(self.path, self._from_start()), [])
-        deque(frames, maxlen=0)
-        if frames.end:
-            found = read_header(self.path, self._from_start())
-            if not found.hardware.same_device(self.header.hardware):
-                raise DatasetError(f"{self.path}: measured on {found.hardware}, this is {self.header.hardware}")
-            for name in SOFTWARE:
-                was, is_now = getattr(found, name), getattr(self.header, name)
-                if was != is_now:
-                    differs = f"measured with {name} {was!r}, this is {is_now!r}"
-                    raise DatasetError(f"{self.path}: {differs}: use another file")
-        if frames.torn:
-            self._file.truncate(frames.end)
-        if not frames.end:
-            append(self._file, header_bytes(self.header))
 
     def _from_start(self) -> FileIO:
         self._file.seek(0)

@@ -122,7 +122,25 @@ class ProcessTrace:
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.events = timed = [event for event in events if event.get("ph") == "X" and "ts" in event]
-        self._ops = list(_ops_in_calls(event for event in timed if event.get("cat") in ("cpu_op", "user_annotation")))
+        # The ops within calls of graphs, nested in a thread: of two that begin together the longer is outside
+        self._ops: list[TracedOp] = []
+        within: list[tuple[float, Event | None, Event | None]] = []
+        thread: object = None
+        ops = (event for event in timed if event.get("cat") in ("cpu_op", "user_annotation"))
+        for event in sorted(ops, key=lambda each: (str(each["pid"]), str(each["tid"]), each["ts"], -each["dur"])):
+            if thread != (event["pid"], event["tid"]):
+                thread, within = (event["pid"], event["tid"]), []
+            while within and within[-1][0] <= event["ts"]:
+                within.pop()
+            _, call, gemm = within[-1] if within else (0.0, None, None)
+            name = event["name"]
+            if name.startswith((FIRST_CALL, CALL)):
+                call = event
+            if gemm is None and (name in _OPERANDS or name in _LINEAR or name.startswith(_NAMED)):
+                gemm = event
+            within.append((event["ts"] + event["dur"], call, gemm))
+            if call is not None:
+                self._ops.append(TracedOp(event, call, gemm))
         self._kernels: defaultdict[Any, list[Event]] = defaultdict(list)
         for event in timed:
             if event.get("cat") == "kernel":
@@ -171,26 +189,6 @@ class ProcessTrace:
     def kernels_of(self, op: Event) -> list[Event]:
         """The kernels that an op launched."""
         return self._kernels.get(op.get("args", {}).get("External id", object()), [])
-
-
-def _ops_in_calls(events: Iterable[Event]) -> Iterator[TracedOp]:
-    """Yield the ops within calls of graphs, nested in a thread: of two that begin together the longer is outside."""
-    within: list[tuple[float, Event | None, Event | None]] = []
-    thread: object = None
-    for event in sorted(events, key=lambda each: (str(each["pid"]), str(each["tid"]), each["ts"], -each["dur"])):
-        if thread != (event["pid"], event["tid"]):
-            thread, within = (event["pid"], event["tid"]), []
-        while within and within[-1][0] <= event["ts"]:
-            within.pop()
-        _, call, gemm = within[-1] if within else (0.0, None, None)
-        if event["name"].startswith((FIRST_CALL, CALL)):
-            call = event
-        name = event["name"]
-        if gemm is None and (name in _OPERANDS or name in _LINEAR or name.startswith(_NAMED)):
-            gemm = event
-        within.append((event["ts"] + event["dur"], call, gemm))
-        if call is not None:
-            yield TracedOp(event, call, gemm)
 
 
 def ns_of(events: Iterable[Event]) -> float:

@@ -93,7 +93,27 @@ def as_text(receipt: receipts.Receipt) -> str:
             rows = f", {counted(source.rows, 'row')}" if source.rows else ""
             lines.append(f"  {source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}")
         lines += [*(f"  {reason}" for reason in sorted(device.left_out)), *_answers(device), *_generated(device)]
-        lines += [*_ranges(device), *_misses([loss for loss in lost if loss.hardware == hardware]), *_skipped(device)]
+        hits = sorted((-calls, hit) for hit, calls in device.hits.items() if hit.over)
+        lines += ["  kernels for sizes that may change:"] if hits else []
+        for calls, hit in hits[:_SHOWN]:
+            lines.append(f"    {counted(-calls, 'call'):>9}  {hit.problem}, {hit.over}: {', '.join(hit.configs)}")
+        lines += _more(len(hits), "kernels")
+        missed, typical = [loss for loss in lost if loss.hardware == hardware], TYPICAL_PERMILLE / 1000
+        about = f"with the time lost if each call ran once (by a model; ~: for a gain of {typical:.2f}):"
+        lines += [f"  missed, {about}"] if missed else []
+        for loss in missed[:_SHOWN]:
+            sign = " " if loss.by_model else "~"
+            microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"
+            sizes = f"{loss.problem}, {loss.over}" if loss.over else loss.problem
+            lines.append(f"  {sign}{microseconds:>13}  {counted(loss.calls, 'call'):>9}  {sizes}")
+        lines += _more(len(missed), "problems; `collect --problems` takes them all from the receipt")
+        reasons = Counter[tuple[str, str, str]]()
+        for skip, calls in device.skipped.items():
+            reasons[skip.config, skip.row or skip.tier, skip.reason] += calls
+        lines += ["  configs that could not run:"] if reasons else []
+        for (config, row, why), calls in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]:
+            lines.append(f"    {counted(calls, 'call'):>9}  {config} of {row}: {why}")
+        lines += _more(len(reasons), "configs")
     if not any(device.calls or device.no_choice or device.generated for device in receipt.devices.values()):
         lines += ["", "nothing was asked: no GEMM was compiled, and none came with a graph from Inductor's caches"]
     return as_lines(lines)
@@ -142,39 +162,6 @@ def _generated_by_tier(device: receipts.Device) -> dict[str, int]:
 
 def _generated_left(device: receipts.Device) -> dict[str, int]:
     return _by_reason((kernel, times) for kernel, times in device.generated.items() if kernel.reason)
-
-
-def _ranges(device: receipts.Device) -> Iterator[str]:
-    """Yield the kernels of GEMMs with a dynamic size, each with its part of the range."""
-    hits = [(-calls, hit) for hit, calls in device.hits.items() if hit.over]
-    if hits:
-        yield "  kernels for sizes that may change:"
-    for calls, hit in sorted(hits)[:_SHOWN]:
-        yield f"    {counted(-calls, 'call'):>9}  {hit.problem}, {hit.over}: {', '.join(hit.configs)}"
-    yield from _more(len(hits), "kernels")
-
-
-def _misses(lost: list[Loss]) -> Iterator[str]:
-    if lost:
-        typical = TYPICAL_PERMILLE / 1000
-        yield f"  missed, with the time lost if each call ran once (by a model; ~: for a gain of {typical:.2f}):"
-    for loss in lost[:_SHOWN]:
-        sign = " " if loss.by_model else "~"
-        microseconds = "not known" if loss.nanoseconds is None else f"{loss.nanoseconds / 1e3:.2f} us"
-        sizes = f"{loss.problem}, {loss.over}" if loss.over else loss.problem
-        yield f"  {sign}{microseconds:>13}  {counted(loss.calls, 'call'):>9}  {sizes}"
-    yield from _more(len(lost), "problems; `collect --problems` takes them all from the receipt")
-
-
-def _skipped(device: receipts.Device) -> Iterator[str]:
-    reasons = Counter[tuple[str, str, str]]()
-    for skip, calls in device.skipped.items():
-        reasons[skip.config, skip.row or skip.tier, skip.reason] += calls
-    if reasons:
-        yield "  configs that could not run:"
-    for (config, row, reason), calls in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]:
-        yield f"    {counted(calls, 'call'):>9}  {config} of {row}: {reason}"
-    yield from _more(len(reasons), "configs")
 
 
 def _more(count: int, things: str) -> list[str]:
