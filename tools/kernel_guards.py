@@ -291,6 +291,16 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "generated-dimensions": ("_why_left", Without("others"), GENERATED + "test_two_dimensions_beside_each_other"),
         "generated-sizes-change": ("_range_of_x", Without("reduction_numel"), GENERATED + "test_left_to_inductor"),
         "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
+        "generated-tiles-added": (
+            "_why_left",
+            Without("atomic_add"),
+            GENERATED + "test_tiles_unlike_those_that_were_timed",
+        ),
+        "generated-tiles-float8": (
+            "_why_left",
+            Without("_LEAST_FP8"),
+            GENERATED + "test_tiles_unlike_those_that_were_timed",
+        ),
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
         "generated-persistent": ("_fixed", Without("allowed"), GENERATED + "test_persistent_reductions_are_off"),

@@ -22,7 +22,7 @@ from torch.nn.functional import gelu, layer_norm
 import diode_lut
 from diode_lut.decide.catalog import find_path, sources_for
 from diode_lut.errors import MissError
-from diode_lut.hook.generated import NOT_FOR_ALL, OTHERS_CHANGE
+from diode_lut.hook.generated import ADDS, NOT_FOR_ALL, OTHERS_CHANGE, WRITES_FLOAT8
 from diode_lut.model.generated import KernelModel
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model, write_model
@@ -261,6 +261,32 @@ def test_left_to_inductor(case: str, rows: Rows) -> None:
     _, noted = recorded(program)
     assert any(each.reason.startswith(reason) for each in noted), noted
     assert all(each.reason for each in noted if each.problem.op == ("pointwise" if program[0] is gelu else "reduction"))
+
+
+UNLIKE: dict[str, tuple[Program, str]] = {
+    "added to memory": (
+        (
+            lambda x, index, y: x.clone().index_put_((index,), y.t(), accumulate=True),
+            [Input((4096, 512), torch.float32), Input((8192,), torch.int64), Input((512, 8192), torch.float32)],
+        ),
+        ADDS,
+    ),
+    "float8": (
+        (lambda x, y: (x.t() + y).to(torch.float8_e4m3fn), [Input((2048, 4096)), Input((4096, 2048))]),
+        WRITES_FLOAT8,
+    ),
+}
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("case", UNLIKE)
+def test_tiles_unlike_those_that_were_timed(case: str, rows: Rows) -> None:
+    """Tiles that are added to memory, or written in float8, are left to Inductor."""
+    use_all(rows)
+    program, reason = UNLIKE[case]
+    with inductor_config.patch({"triton.prefer_nd_tiling": True}):
+        _, noted = recorded(program)
+    assert [each.reason for each in noted if each.problem.variant.startswith("tiled")] == [reason]
 
 
 @pytest.mark.usefixtures("h200")

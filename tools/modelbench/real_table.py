@@ -45,12 +45,11 @@ def markdown(records: Sequence[Record]) -> str:
     known = told(records)
     lines = []
     for where, on_it in _by_device(known).items():
+        on_it.sort(key=lambda record: -_gains(record)[0])
         lines += [f"Measured on: {where}.", "", f"| {' | '.join(_HEADS)} |", f"|{'---|' * len(_HEADS)}"]
         lines += [f"| {' | '.join(_cells(record))} |" for record in on_it]
-        gains = [record["speedups"][DIODE_LUT][0] for record in on_it]
-        on_gpu = [gain[0] for record in on_it if (gain := gpu_gain(record))]
-        mean = f"{geometric_mean(on_gpu):.3f}" if on_gpu else ""
-        lines += [f"| geometric mean of {len(on_it)} | | | {geometric_mean(gains):.3f} | | {mean} | |", ""]
+        means = [geometric_mean(each) for each in zip(*map(_gains, on_it), strict=True)]
+        lines += [f"| geometric mean of {len(on_it)} | | {means[0]:.3f} | | | {means[1]:.3f} | |", ""]
     for record in known:
         others = [f"{way} {gain:.3f}" for way, (gain, *_) in record["speedups"].items() if way != DIODE_LUT]
         if others:
@@ -75,25 +74,30 @@ def _by_device(records: Sequence[Record]) -> dict[str, list[Record]]:
 _HEADS = (
     "program",
     "`--programs`",
-    "default, ms",
     "times as fast (interval)",
     "verdict",
-    "kernels, times as fast (interval)",
+    "default, ms",
+    "a step, times as fast (interval)",
     "first call, s",
 )
 
 
+def _gains(record: Record) -> tuple[float, float]:
+    """How many times as fast the program and its steps are: a program on a GPU is told by the time of its kernels."""
+    step: float = record["speedups"][DIODE_LUT][0]
+    of_kernels = gpu_gain(record)
+    return (of_kernels[0] if of_kernels else step), step
+
+
 def _cells(record: Record) -> Iterator[str]:
-    speedup, of_kernels = record["speedups"][DIODE_LUT], gpu_gain(record)
+    step = record["speedups"][DIODE_LUT]
+    gain = gpu_gain(record) or step
     yield record["about"]
     yield f"`{record['program']}`"
+    yield _with_ends(*gain)
+    yield "open" if math.isnan(gain[1]) else verdict(*gain)
     yield f"{median(record['steps_ms'][DEFAULT]):.3g}"
-    yield _with_ends(*speedup)
-    said = verdict(*speedup)
-    if said == "open" and of_kernels and not math.isnan(of_kernels[1]):
-        said = f"open, kernels {verdict(*of_kernels)}"
-    yield said
-    yield _with_ends(*of_kernels) if of_kernels else ""
+    yield _with_ends(*step)
     first = record.get("first_s")
     yield f"{first[DEFAULT]:.0f} / {first[DIODE_LUT]:.0f}" if first else ""
 
@@ -103,7 +107,7 @@ def _with_ends(gain: float, low: float, high: float) -> str:
 
 
 def draw(records: Sequence[Record]) -> str:
-    """For each GPU a bar for each program, the fastest first, its interval, and its kernels as a dot with theirs.
+    """For each GPU a bar for each program, the fastest first, by the time of its kernels, with its interval.
 
     The line is default mode.
     """
@@ -111,19 +115,15 @@ def draw(records: Sequence[Record]) -> str:
     step, width = BAR + 5, NAMES + PANEL + 90
     lines, top = [], 0.0
     for where, known in devices.items():
-        known = sorted(known, key=lambda record: -record["speedups"][DIODE_LUT][0])
-        title = f"Speed on {where.split(',')[0]}, default mode = 1; lines are intervals, dots the GPU kernels alone"
+        known = sorted(known, key=lambda record: -_gains(record)[0])
+        title = f"Speed of the kernels on {where.split(',')[0]}, default mode = 1; lines are intervals"
         lines.append(_text(width / 2, top + 22, title, ' font-weight="600" text-anchor="middle"'))
         first = top + 40
         for number, record in enumerate(known):
-            y = first + step * number
-            lines += _bar(record["about"], *record["speedups"][DIODE_LUT], y=y)
-            if found := gpu_gain(record):
-                gain, low, high = (_at(found[0]) if math.isnan(each) else _at(each) for each in found)
-                middle = y + BAR / 2
-                lines.append(f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="#ffffff"/>')
-                lines.append(f'<circle cx="{gain:.1f}" cy="{middle}" r="3" fill="#ffffff" stroke="{INK}"/>')
-        mean = geometric_mean([record["speedups"][DIODE_LUT][0] for record in known])
+            gain, low, high = gpu_gain(record) or record["speedups"][DIODE_LUT]
+            ends = (gain, gain) if math.isnan(low) else (low, high)
+            lines += _bar(record["about"], gain, *ends, y=first + step * number)
+        mean = geometric_mean([_gains(record)[0] for record in known])
         lines += _bar("geometric mean", mean, mean, mean, y=first + step * len(known))
         top = first + step * (len(known) + 1) + SPACE
         place = f'x1="{_at(1.0):.1f}" x2="{_at(1.0):.1f}" y1="{first - 6}" y2="{top - SPACE}"'
