@@ -442,7 +442,10 @@ def order_file(records: Sequence[Record]) -> Record:
     device = {"device": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "torch": "2.11.0+cu130"}
     packages = {"quack-kernels": "0.6.5", "nvidia-cutlass-dsl": "4.8.1"}
     source = {"repository": "diode_lut", "tool": "tools/bench_quack.py", "results": "tools/modelbench/quack"}
-    means = "mean over GEMMs and epilogues of the time in a CUDA graph over the time of the fastest config"
+    means = (
+        "mean over GEMMs and epilogues of the time in a CUDA graph with the fastest config so far"
+        " over that with the fastest of all"
+    )
     epilogues = sorted({label.split()[0] for record in found for label in record["screened"]})
     problems = {"dtype": "bfloat16", "gemms": len(found), "epilogues": epilogues, "time_over_best": means}
     return {**device, **packages, **source, **problems, "order": order}

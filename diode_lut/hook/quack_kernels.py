@@ -1,7 +1,8 @@
 """Compile QuACK's kernels, in a process of its own: ``python -m diode_lut.hook.quack_kernels``.
 
-Importing QuACK and CUTLASS's Python takes seconds, and compiling a kernel takes one to three. No GPU is used. The names
-are those of ``hook.quack``. Each kernel becomes a shared library. Several such processes may write into a directory.
+Importing PyTorch, QuACK and CUTLASS's Python takes seconds, and compiling a kernel takes three. No GPU is used. The
+names are those of ``hook.quack``. Each kernel becomes a shared library. Several such processes may write into a
+directory.
 """
 
 from __future__ import annotations
@@ -22,15 +23,24 @@ from unittest.mock import patch
 
 os.environ |= {"QUACK_ARCH": "90", "CUTE_DSL_ARCH": "sm_90a", "CUDA_VISIBLE_DEVICES": ""}
 
-import quack.cache
 import torch
-from cutlass import Float32
-from cutlass._mlir.dialects import arith
-from quack.activation import gelu_erf, gelu_tanh_approx, silu
-from quack.epilogue.frontend import gemm_epilogue
-from quack.epilogue.ops import RowVecLoad
 
 from diode_lut.files import write_atomically
+
+
+def _as_it_is(function: Any = None, *, recompile_limit: Any = None, **_: Any) -> Any:  # noqa: ARG001 (QuACK asks)
+    """Return a function, or a decorator that does so, with a parameter of ``torch.compile`` that QuACK asks for."""
+    return function or _as_it_is
+
+
+# QuACK compiles functions for other GPUs when it is imported, and so would import Dynamo and Inductor for seconds.
+with patch("torch.compile", _as_it_is), patch("torch.compiler.disable", _as_it_is):
+    import quack.cache
+    from cutlass import Float32
+    from cutlass._mlir.dialects import arith
+    from quack.activation import gelu_erf, gelu_tanh_approx, silu
+    from quack.epilogue.frontend import gemm_epilogue
+    from quack.epilogue.ops import RowVecLoad
 
 InKernel = Any
 """An element of a tile, or a GEMM of QuACK, with types of CUTLASS's Python."""

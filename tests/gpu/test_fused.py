@@ -78,7 +78,7 @@ def test_graphs_and_training(rows: Rows) -> None:
         for run, dtype in ((function, torch.bfloat16), (mlp, torch.float64)):
             leaves = [each.to(dtype).requires_grad_() for each in (each.clone() for each in inputs)]
             result = run(*leaves)
-            found.append([result, *torch.autograd.grad(result, leaves, torch.ones_like(result))])
+            found.append([result.detach(), *torch.autograd.grad(result, leaves, torch.ones_like(result))])
         return [float((ours.double() - exact).norm() / exact.norm()) for ours, exact in zip(*found, strict=True)]
 
     eager = errors(mlp)
