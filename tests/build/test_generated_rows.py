@@ -102,7 +102,7 @@ def test_a_split_must_clearly_pay() -> None:
 
 
 def test_joined_matmuls_between_measured_sizes() -> None:
-    """Rows go on to the next measured M, and leave matmuls apart where a kernel gains less than 5 %."""
+    """Rows go on to the next measured M up to 64, and leave matmuls apart where a kernel gains less than 5 %."""
     few, many = (Config("triton_joined_mm", (rows, 32, 128, 8, 4, 4)) for rows in (16, 64))
     problems = [
         Problem.of("joined_mm", m, n, 2048, dtype="bfloat16", layout="nt", variant="three")
@@ -124,3 +124,16 @@ def test_joined_matmuls_between_measured_sizes() -> None:
     for time, best in ((1.04, DEFAULT), (1.06, few)):
         (row,) = kernel_rows(problems[:2], [{DEFAULT: time, few: 1.0}] * 2)
         assert row.best.config == best
+
+
+def test_joined_matmuls_of_many_rows() -> None:
+    """With more than 64 rows, rows for ranges join no matmuls: tiles fill all processors at some sizes only."""
+    kernel = Config("triton_joined_mm", (128, 128, 64, 8, 4, 8))
+    problems = [
+        Problem.of("joined_mm", m, 16384, 2048, dtype="bfloat16", layout="nt", variant="swiglu") for m in (256, 1024)
+    ]
+    rows = kernel_rows(problems, [{DEFAULT: 1.2, kernel: 1.0}, {DEFAULT: 1.02, kernel: 1.0}])
+    assert {row.m: row.configs for row in rows} == {(1, 1024): (DEFAULT,), (256, 256): (kernel,)}
+    few = [each._replace(m=each.m // 16) for each in problems]
+    (row,) = kernel_rows(few, [{DEFAULT: 1.2, kernel: 1.0}] * 2)
+    assert (row.m, row.configs) == ((1, 64), (kernel,))
