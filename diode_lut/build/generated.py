@@ -6,9 +6,9 @@ its part, up to the next power of two: beyond, its config may take several times
 kernels are covered too, because they take little time whatever their config. A single problem on which another config
 is clearly faster has a row of its own.
 
-Joined matmuls were measured at sizes further apart: their rows go on to the next measured size. With more than 64 rows
-of A, only rows for single sizes join them. Between measured sizes, the kernel that is good on average took 1.12 times
-as long as the matmuls apart, at 17 sizes on an H200, because its last tiles leave processors idle.
+Joined matmuls were measured at sizes further apart: their rows go on to the next measured size. Between measured sizes
+of more than 64 rows of A, the last tiles of a kernel may leave processors idle. So a row for a range joins them only if
+the kernel was faster by more than that costs, at each measured size. A row for a single size may always join them.
 
 A form of reduction that was not measured has the config that a regression expects to lose least, without a gain.
 """
@@ -49,7 +49,8 @@ OF_FUSIONS = 0.1
 with the reduction. With 0.03, a training step of a Llama took 0.7 % longer."""
 
 OF_TOGETHER = 0.05  # the same of TOGETHER, into which nothing is fused, and of which few sizes were measured
-MOST_ROWS = 64  # maximum M of joined matmuls in a row for a range that joins them
+MOST_ROWS = 64  # maximum M of joined matmuls whose tiles leave no processors idle between measured sizes
+IDLE = 1.32  # greatest time of joined over apart, at 17 sizes between measured ones on an H200 (1.12 on average)
 CLEARLY_FASTER = 0.02  # minimum mean loss that a row for a single problem saves
 
 
@@ -138,8 +139,10 @@ def kernel_rows(
     measured = _Kernels(sizes, configs, losses, LEAST_SHARE_TOGETHER if op in TOGETHER else LEAST_SHARE)
     rows: list[Entry] = []
     for part in _divided(measured, _Area(np.arange(len(problems)), dict.fromkeys(sizes, (1, MAX_SIZE)))):
-        many = op in JOINED and int(sizes["m"][part.numbers].max()) > MOST_ROWS and DEFAULT in configs
-        chosen = [configs.index(DEFAULT)] if many else list(_chosen(measured, part.numbers))
+        chosen = list(_chosen(measured, part.numbers))
+        if op in JOINED and int(sizes["m"][part.numbers].max()) > MOST_ROWS and DEFAULT in configs:
+            least = np.nanmin(gains[part.numbers, chosen[0]])
+            chosen = chosen if least > np.log(IDLE) else [configs.index(DEFAULT)]
         candidates = tuple(Candidate(configs[place], _gain(gains[part.numbers, place])) for place in chosen)
         ranges: dict[str, Any] = {}
         for name, (low, high) in part.ranges.items():

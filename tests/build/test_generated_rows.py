@@ -127,13 +127,15 @@ def test_joined_matmuls_between_measured_sizes() -> None:
 
 
 def test_joined_matmuls_of_many_rows() -> None:
-    """With more than 64 rows, rows for ranges join no matmuls: tiles fill all processors at some sizes only."""
+    """With more than 64 rows, a row for a range joins matmuls only if they gain more than idle processors cost."""
     kernel = Config("triton_joined_mm", (128, 128, 64, 8, 4, 8))
     problems = [
         Problem.of("joined_mm", m, 16384, 2048, dtype="bfloat16", layout="nt", variant="swiglu") for m in (256, 1024)
     ]
     rows = kernel_rows(problems, [{DEFAULT: 1.2, kernel: 1.0}, {DEFAULT: 1.02, kernel: 1.0}])
     assert {row.m: row.configs for row in rows} == {(1, 1024): (DEFAULT,), (256, 256): (kernel,)}
+    (row,) = kernel_rows(problems, [{DEFAULT: 1.4, kernel: 1.0}, {DEFAULT: 1.34, kernel: 1.0}])
+    assert (row.m, row.configs) == ((1, 1024), (kernel,))
     few = [each._replace(m=each.m // 16) for each in problems]
     (row,) = kernel_rows(few, [{DEFAULT: 1.2, kernel: 1.0}] * 2)
     assert (row.m, row.configs) == ((1, 64), (kernel,))
