@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import compress
+from math import sqrt
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +86,7 @@ class KernelModel:
         self._runnable = lru_cache(_REMEMBERED)(self._find_runnable)
 
     def ranked_over(self, problem: Problem, low: int, high: int) -> tuple[Config, ...]:
-        """Return the configs for a kernel whose x may change from ``low`` to ``high``, the least mean loss first.
+        """Return the configs for a kernel whose x may change from ``low`` to ``high``, the least sum of losses first.
 
         There are none where the best config depends on x. No config is for a hint: it is the same in any process.
         """
@@ -99,7 +101,7 @@ class KernelModel:
     def _ranked(self, *problems: Problem) -> tuple[Config, ...]:
         """Return the configs that were tried for kernels alike, the least expected loss first. None may be.
 
-        Of several problems, which differ in x alone, the mean counts. Of a reduction, all configs of the form that is
+        Of several problems, which differ in x alone, all count. Of a reduction, all configs of the form that is
         expected to be faster come first.
         """
         losses, reading = self.losses(*problems), reading_of(problems[0])
@@ -109,17 +111,25 @@ class KernelModel:
         return tuple(sorted(losses, key=lambda config: (late[config.template], losses[config], config)))
 
     def losses(self, *problems: Problem) -> dict[Config, float]:
-        """Return the expected loss of each config, tried for kernels alike, to the best of its template, summed."""
+        """Return the expected loss of each config, tried for kernels alike, to the best of its template.
+
+        Of several problems, it is the sum. The largest counts once, and smaller ones less, because they take less time:
+        by the square root of x, or the fourth root for loops. Held-out kernels with a config for all x then take 1.119
+        (looped), 1.042 (persistent) and 1.024 (pointwise) times as long in sum as with the best. With equal weights
+        they take 1.132, 1.058 and 1.043, and with the square root for loops, those of few rows lose twice as much.
+        """
         found: dict[Config, float] = {}
         largest = max(problems, key=lambda problem: problem.x)
         x, y = rounded_up(largest.x), rounded_up(largest.y)
+        weights = [sqrt(problem.x / largest.x) for problem in problems]
         for number, part in enumerate(self.regressions):
             if part.template and part.reading == reading_of(largest):
                 configs, blocks = self._runnable(number, rounded_up(largest.r))
                 fits = np.flatnonzero((blocks[:, 0] <= x) & (blocks[:, 1] <= y))
                 if len(fits):
                     each = [part.losses(features_of(problem, blocks[fits], self._sm_count)) for problem in problems]
-                    losses = [*map(sum, zip(*each, strict=True))]
+                    of_part = [*map(sqrt, weights)] if self._loops.get(part.template) else weights
+                    losses = [sum(map(mul, of_config, of_part)) for of_config in zip(*each, strict=True)]
                     least = min(losses)
                     found |= {configs[place]: loss - least for place, loss in zip(fits.tolist(), losses, strict=True)}
         return found
