@@ -201,7 +201,8 @@ def test_receipt_names_the_chooser() -> None:
     recorder.served(decision, (FAST,))
     device = recorder.own_receipt().devices[H200]
     digest = decision.source.digest if decision.source is not None else ""
-    assert [source[:2] for source in device.sources if source.digest == digest] == [("chooser", "a rule of mine")]
+    named = [(source.tier, source.path) for source in device.sources if source.digest == digest]
+    assert named == [("chooser", "a rule of mine")]
     assert [(hit.tier, hit.configs) for hit in device.hits if hit.digest == digest] == [("chooser", (str(FAST),))]
 
 

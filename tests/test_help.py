@@ -102,7 +102,7 @@ def test_query_says_how_to_quote(expression: str, hint: str) -> None:
         ("entries[].configs.template", "note: configs is a list: write configs[0].template\n"),
         ("entries[?layout=='row']", "note: no layout is row (there are nn, nt, tn)\n"),
         ("entries[?configs[0].template=='triton-mm']", "note: no template is triton-mm (did you mean triton_mm?)\n"),
-        ("entries[?note=='x']", "note: the file has no field note\n"),
+        ("entries[?configs[0].kpack==`1`]", "note: the file has no field kpack\n"),
         ("entries[?variant=='row-bf16-fast']", "note: no variant is row-bf16-fast (did you mean row-bfloat16-fast?)\n"),
         ("entries[?op=='bmm' && m[1] < `0`]", ""),
     ],
