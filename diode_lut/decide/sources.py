@@ -299,7 +299,7 @@ class TableSource(Source):
 
 
 _APART = "each matmul is asked about on its own"
-"""What follows for joined matmuls, or one with the work after it, if they are not computed together."""
+"""The text for TOGETHER without a common kernel: joined matmuls, and a matmul with the work after it."""
 
 _RANKED = 5  # number of configs of a ranking in ``details``
 
