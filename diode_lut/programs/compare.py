@@ -336,12 +336,12 @@ class Pace(NamedTuple):
     turn_s: float = 0.0
 
     def seconds(self, count: int, at_once: int) -> float:
-        """Return how many seconds so many runs take, of which so many compile at once."""
+        """Return the seconds that ``count`` runs take, if ``at_once`` of them compile together."""
         together = math.ceil(count / at_once)
         return together * self.run_s + (count - together) * self.turn_s
 
     def after(self, seconds: float, made: Sequence[_OneRun]) -> Pace:
-        """Return the pace after these runs, which together took so many seconds."""
+        """Return the pace, updated by runs that together took ``seconds``."""
         if len(made) == 1:
             return Pace(max(self.run_s, seconds), max(self.turn_s, made[0].alone_s))
         return self._replace(turn_s=max(self.turn_s, (seconds - self.run_s) / (len(made) - 1)))
