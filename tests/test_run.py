@@ -224,7 +224,7 @@ def test_what_cpp_kernels_cost_is_said() -> None:
     for config, count in (("cpp_gemm", 1), ("aten", 0)):
         device = Device(hits=Counter({Hit(problem, "user", "", "", (config,)): 2}))
         receipt = Receipt(1, devices={Hardware("A CPU", "cpu-avx2", 1): device})
-        lines = summary(ProgramRun(Ended(0, 1.0, interrupted=False), receipt), None, "")
+        lines = summary(ProgramRun(Ended(0, 1.0), receipt), None, "")
         assert sum(line.startswith("C++ kernels: for 1 GEMM; each takes the compiler ") for line in lines) == count
 
 

@@ -55,15 +55,17 @@ def without_leaks(output: str) -> str:
 
 
 class Ended(NamedTuple):
-    """The end of a program: its exit code as in shells, its wall time in seconds, and whether we got a signal.
+    """The end of a program: its exit code as in shells, its wall time in seconds, and the first signal for us, or 0.
 
-    ``left`` is the number of its processes that go on, such as servers. It is known on Linux.
+    ``left`` is the number of its processes that go on, such as servers. It is known on Linux. ``is_cut`` says whether
+    the program still ran when the signal came.
     """
 
     code: int
     seconds: float
-    interrupted: bool
+    signal: int = 0
     left: int = 0
+    is_cut: bool = False
 
 
 class Streams(NamedTuple):
@@ -137,7 +139,8 @@ def run_at_once(
     ended = []
     for number, (program, process) in enumerate(zip(programs, processes, strict=True)):
         code = 0 if running[number] and not program.received else process.wait()
-        ended.append(Ended(128 - code if code < 0 else code, seconds[number], bool(program.received), left[number]))
+        first = next(iter(program.received), 0)
+        ended.append(Ended(128 - code if code < 0 else code, seconds[number], first, left[number], program.is_cut))
     return ended
 
 
@@ -159,10 +162,11 @@ def _forwarding(programs: Sequence[_Running]) -> Iterator[None]:
 
 
 class _Running:
-    """A running program, and our signals meanwhile."""
+    """A running program, our signals meanwhile, and whether one of them came before its end."""
 
     def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
         self.received: list[int] = []
+        self.is_cut = False
         self._mark = os.urandom(8).hex()
         self._environment = {**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"}
         self._shares_terminal = shares_terminal
@@ -172,6 +176,7 @@ class _Running:
     def receive(self, number: int) -> None:
         """Keep a signal, and pass it on if the program has been started."""
         self.received.append(number)
+        self.is_cut |= self._process is None or self._process.poll() is None
         if self._process is not None:
             self._pass_on(number)
 
