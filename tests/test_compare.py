@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import signal
 import sys
+import time
 from collections import Counter
 from html.parser import HTMLParser
 from importlib.util import find_spec
@@ -57,7 +59,7 @@ from diode_lut.programs.times import (
 from diode_lut.receipts import Device, GeneratedKernel, Hit, Left, Miss, Receipt, SourceRecord, Versions
 from diode_lut.settings import config
 from diode_lut.table import read_table
-from tests.commands import run
+from tests.commands import run, running
 from tests.forks import ROOT
 
 ASK = str(ROOT / "tests" / "programs" / "ask.py")
@@ -155,19 +157,109 @@ def test_runs_compile_together_and_take_turns(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "turns.py").write_text(TURNS)
     lines: list[str] = []
 
-    def runs(fails: str) -> list[_OneRun]:
+    def runs(fails: str) -> list[tuple[str, _OneRun]]:
         plan = ComparisonPlan([sys.executable, "turns.py", fails], dict(os.environ), None, 60.0, None)
-        return _run(plan, [WITH, WITHOUT, WITH], tmp_path / "kernels", lines.append)
+        made, stopped = _run(plan, [WITH, WITHOUT, WITH], tmp_path / "kernels", lines.append)
+        assert not stopped
+        return made
 
     made = runs("never")
-    assert len(made) == 3
-    assert all(run.alone_s >= 0.2 for run in made[:2]), "of the last, the end may not be seen"
+    assert [kind for kind, _ in made] == [WITH, WITHOUT, WITH]
+    assert all(run.alone_s >= 0.2 for _, run in made[:2]), "of the last, the end may not be seen"
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     assert [what for _, what in notes] == ["compiles"] * 3 + ["runs", "ends"] * 3
     assert all(notes[number][0] == notes[number + 1][0] for number in (3, 5, 7))
     assert lines == []
     assert runs("off") == []
     assert lines == ["one of 3 runs at once failed, with exit code 1: now one after the other"]
+
+
+def test_a_signal_leaves_the_runs_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several at once, those that it cuts short do not count, whatever their exit codes are."""
+    monkeypatch.chdir(tmp_path)
+    program = f"""
+import os, signal, sys, time
+from pathlib import Path
+from diode_lut import probe
+
+signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+probe.await_turn()
+if os.environ.get("DIODE_LUT_POLICY") == "off":
+    while Path(f"/proc/{{Path('first').read_text()}}").exists():
+        time.sleep(0.01)
+    os.kill({os.getpid()}, signal.SIGINT)
+    time.sleep(100)
+Path("first").write_text(str(os.getpid()))
+"""
+    plan = ComparisonPlan([sys.executable, "-c", program], dict(os.environ), None, 60.0, None)
+    made, stopped = _run(plan, [WITH, WITHOUT, WITH], tmp_path / "kernels", print)
+    assert ([kind for kind, _ in made], stopped) == ([WITH], 130)
+
+
+INTERRUPTED = """
+import os, sys, time
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+import ask
+
+ask.ask()
+print("step time: 12 ms")
+runs = Path("runs")
+runs.write_text(runs.read_text() + "r" if runs.exists() else "r")
+if len(runs.read_text()) == int(sys.argv[2]):
+    if sys.argv[3] == "reading":
+        fifo = Path(os.environ[sys.argv[4]], "0.json")
+        os.mkfifo(fifo)
+        Path("new").write_text(str(fifo))
+    else:
+        Path("new").write_text("")
+    Path("new").rename("now")
+    time.sleep(0 if sys.argv[3] == "reading" else 100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "when", "which", "line"),
+    [
+        (signal.SIGINT, "running", 2, "interrupted: nothing is compared"),
+        (signal.SIGINT, "running", 4, "interrupted: nothing is compared (1 pair of runs finished, 2 are the least)"),
+        (signal.SIGINT, "running", 6, "interrupted: the verdicts are from the 2 pairs of runs that were finished"),
+        (signal.SIGTERM, "running", 5, "interrupted: the verdicts are from the 2 pairs of runs that were finished"),
+        (signal.SIGINT, "reading", 5, "interrupted: the verdicts are from the 2 pairs of runs that were finished"),
+    ],
+)
+def test_an_interrupted_comparison_has_the_verdicts_of_finished_pairs(
+    number: signal.Signals, when: str, which: int, line: str, tmp_path: Path
+) -> None:
+    """It makes its page and its figures from them, and sets no row; with too few, it says that nothing is compared."""
+    row = {"op": "bmm", "configs": [{"template": "aten"}]}
+    table = {"schema_version": 2, "hardware": Hardware("A GPU", "sm_10", 1)._asdict(), "entries": [row]}
+    (tmp_path / "own.json").write_text(json.dumps(table))
+    (tmp_path / "program.py").write_text(INTERRUPTED)
+    program = (sys.executable, "program.py", str(Path(ASK).parent), str(which), when, VARIABLE)
+    with running("compare", "--apply", "--table", "own.json", "--", *program, cwd=tmp_path) as process:
+        while not (tmp_path / "now").exists() and process.poll() is None:
+            time.sleep(0.01)
+        if when == "reading":
+            with Path((tmp_path / "now").read_text()).open("wb"):  # until ``compare`` reads it
+                process.send_signal(number)
+                _, err = process.communicate(timeout=300)
+        else:
+            process.send_signal(number)
+            _, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + number, err
+    assert f"diode-lut: {line}\n" in err
+    figures = tmp_path / "diode-lut-compare.json"
+    if which < 5:
+        assert not figures.exists()
+        return
+    step = json.loads(figures.read_text())["seconds"]["step"]
+    assert step["with"] == step["without"] == [0.012, 0.012]
+    assert "stopped by a signal" in figures.with_suffix(".html").read_text()
+    assert "step time: the same within 3% (1.00x to 1.00x)" in err
+    assert "diode-lut: nothing is set, because the comparison was interrupted\n" in err
+    assert err.endswith("page: diode-lut-compare.html, figures: diode-lut-compare.json\n")
 
 
 def test_nobody_waits_for_a_comparison_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +289,7 @@ def test_the_end_of_a_failing_program_s_output_is_shown(tmp_path: Path) -> None:
     """The last lines say why."""
     program = "print(*range(99), sep=chr(10), flush=True); raise SystemExit('out of memory')"
     done = run("compare", "--", sys.executable, "-c", program, cwd=tmp_path)
-    assert done.stderr.splitlines()[:-1] == [f"diode-lut: | {line}" for line in (*range(80, 99), "out of memory")]
+    assert done.stderr.splitlines()[1:-1] == [f"diode-lut: | {line}" for line in (*range(80, 99), "out of memory")]
 
 
 @pytest.mark.parametrize(
@@ -475,16 +567,23 @@ def test_a_gemm_has_a_ratio_with_an_interval() -> None:
             60.0,
             None,
             165.0,
-            "a run takes 60 s: 2 pairs, the least, take 4 minutes, more than --budget, and 5 take 10 minutes",
+            "a run takes 60 s: 165 s (--budget) are too short, and 2 pairs run in any case, 4 minutes",
         ),
-        (120.0, None, 600.0, "a run takes 120 s: 10 minutes (--budget) are enough for 2 pairs, and 5 take 20 minutes"),
+        (
+            120.0,
+            None,
+            600.0,
+            "a run takes 120 s: 10 minutes (--budget) are enough for 2 pairs; verdicts on GEMMs need ",
+        ),
         (2.0, 7, 600.0, "a run takes 2 s: 7 pairs take about 28 s"),
     ],
 )
 def test_the_first_line_says_how_long_it_takes(run_s: float, pairs: int | None, budget_s: float, text: str) -> None:
     """From the time of the first run, and as many runs as compile at once after the first two."""
     plan = ComparisonPlan([], {}, pairs, budget_s, None)
-    assert expected(Pace(run_s, run_s / 2), plan, 1) == text
+    found = expected(Pace(run_s, run_s / 2), plan, 1)
+    assert found.startswith(text)
+    assert found.endswith((text, " need 5 pairs, 10 minutes", " need 5 pairs, 20 minutes"))
     if not pairs and budget_s == 600:
         assert expected(Pace(30.0, 2.5), plan, 4).startswith(
             "a run takes 30 s, and 4 compile at once: it will take 135 s to 10 min"
@@ -500,7 +599,8 @@ def test_runs_that_take_turns_take_longer_than_one() -> None:
     assert pace.after(58.0, [alone] * 8) == Pace(23.0, 5.0), "they compiled more slowly than one"
     assert pace.after(30.0, [alone] * 8) == pace
     text = expected(pace, ComparisonPlan([], {}, None, 81.0, None), 8)
-    assert text == "a run takes 23 s, and 8 compile at once: 81 s (--budget) are enough for 3 pairs, and 5 take 86 s"
+    enough = "81 s (--budget) are enough for 3 pairs; verdicts on GEMMs need 5 pairs, 86 s"
+    assert text == f"a run takes 23 s, and 8 compile at once: {enough}"
 
 
 @pytest.mark.parametrize(
@@ -706,10 +806,25 @@ def test_the_page_says_it_all() -> None:
         "attention </li>: 40% of GPU time; leave out the mask",
         "Generated kernels that gained most",
         "reduction inner x 64 r 384: mean",
-        "1 generated kernel without a difference beyond noise",
+        "1 more generated kernel without a difference beyond noise",
     ):
         assert text in tags.text
     assert "9x9x9" not in tags.text
+
+
+def test_kernels_that_need_more_runs_are_open() -> None:
+    """A kernel that is apart in all runs has its ratio on the page, and is not called one without a difference."""
+    same = [GemmChange(f"{size}x8x8 float16", times(*range(1, 6)), times(*range(1, 6))) for size in range(8)]
+    apart = GemmChange("9x9x9 float16", times(*range(6, 11), kernel="a"), times(*range(1, 6), kernel="b"))
+    kernels = [GemmChange(each.name, each.without, [time._replace(kernel="b") for time in each.tuned]) for each in same]
+    found = comparison()._replace(gemms=judge([apart, *kernels]), generated=[])
+    assert summary(found)[2].startswith(
+        "GEMMs: 0 faster, 0 slower, 1 open (apart in all runs, but too few runs for so many kernels), 8 without a diff"
+    )
+    text = Tags(as_page(found)).text
+    assert text.index("GEMMs that are open") < text.index("9x9x9 float16") < text.index("8 more GEMMs without a diff")
+    nothing = Tags(as_page(found._replace(gemms=judge(kernels)))).text
+    assert "GEMMs8 GEMMs without a difference beyond noise." in nothing.replace("\n", "")
 
 
 def test_figures_and_lines_say_the_same() -> None:

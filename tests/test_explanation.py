@@ -173,6 +173,9 @@ def test_measured_times_are_shown_beside_the_gains(table_file: Callable[..., Pat
     assert orjson.loads(call(*words, "--hardware", "H200", "--dataset", moved, "--format", "json").output)["times"] == [
         {"config": each.to_json(), "ns": ns} for each, ns in ((ATEN, 15000.0), (other, 9000.0), (FAST, 10000.0))
     ]
+    (tmp_path / "problems.json").write_bytes(orjson.dumps([MM.to_json()]))
+    many = ("explain", "--problems", tmp_path / "problems.json", "--table", path, "--hardware", "H200")
+    assert call(*many, "--dataset", moved).output == by_default.output
     described = ("--hardware", f"{hardware.name},{hardware.arch},{hardware.sm_count}")
     assert call(*words, *described, "--dataset", moved).output == by_default.output
     refused = call(*words, "--hardware", "A100", "--dataset", moved)

@@ -19,7 +19,7 @@ from diode_lut.cli import main
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.programs.run import STARTUP, Ended, ProgramRun, summary
-from diode_lut.receipts import Device, Hit, Receipt, read_receipt
+from diode_lut.receipts import Device, GeneratedKernel, Hit, Receipt, read_receipt
 from tests.commands import run, running, started
 from tests.forks import ROOT, environment
 
@@ -224,8 +224,22 @@ def test_what_cpp_kernels_cost_is_said() -> None:
     for config, count in (("cpp_gemm", 1), ("aten", 0)):
         device = Device(hits=Counter({Hit(problem, "user", "", "", (config,)): 2}))
         receipt = Receipt(1, devices={Hardware("A CPU", "cpu-avx2", 1): device})
-        lines = summary(ProgramRun(Ended(0, 1.0, interrupted=False), receipt), None, "")
+        lines = summary(ProgramRun(Ended(0, 1.0), receipt), None, "")
         assert sum(line.startswith("C++ kernels: for 1 GEMM; each takes the compiler ") for line in lines) == count
+
+
+def test_generated_kernels_and_answers_without_a_change_are_said() -> None:
+    """A program may gain by generated kernels alone, and none by answers that are the library's kernel anyway."""
+    problem = Problem.of("mm", 8, 64, 64, dtype="float16", layout="nn")
+    kernel = GeneratedKernel(Problem.generated("reduction", "inner", x=64, r=384), "device", "d", "a row", "x", "")
+    device = Device(generated=Counter({kernel: 2, kernel._replace(config="", reason="why"): 1}))
+    receipt = Receipt(1, devices={Hardware("NVIDIA H200", "sm_90", 132): device})
+    said = "3 generated kernels: 2 with the config of a table or model, the others with Inductor's"
+    assert summary(ProgramRun(Ended(0, 1.0), receipt), None, "") == [f"no GEMM was answered: {NO_GEMM}", said]
+    device.hits = Counter({Hit(problem, "model", "", "", ("aten",)): 3, Hit(problem, "user", "", "", ("x",)): 1})
+    lines = summary(ProgramRun(Ended(0, 1.0), receipt), None, "")
+    assert lines[1].endswith("; 3 of the answers are aten, as by default")
+    assert lines[-1] == said
 
 
 def pids(directory: Path) -> list[int]:

@@ -29,6 +29,8 @@ CASES = [
     ("evaluate nvidia-h200 d.msgpack --against text.json", 1, "text.json:1: not JSON"),
     ("evaluate nvidia-h200 d.msgpack --against problems.json", 1, "problems.json: not a max-autotune solution of torc"),
     ("evaluate d.msgpack", 2, "Missing argument 'DATASET...'."),
+    ("explain problems.json", 2, "problems.json is a file and no op: write --problems problems.json"),
+    ("set mine.json -", 2, "- is a file and no op: write --rows -"),
     ("explain mm 1x 8 8", 2, "'1x' is not a size (such as 1024, or 1k, which is the same)"),
     ("explain reduction 8 8 8", 2, "reduction has --variant and --x --r alone: leave out M"),
     ("explain reduction --x 8 --variant inner", 2, "Missing option '--r' (reduction has the sizes x and r)."),

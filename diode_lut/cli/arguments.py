@@ -43,9 +43,14 @@ class _Spelled(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Name Inductor's ops for a layer, the close choices and the variants of an op. For float64 there is none."""
-        ops = errors.OPS_OF_LAYERS.get(errors.op_of(value)) if self._spell is errors.op_of else None
-        if ops:
-            return f"unknown op {value!r}; use {ops}"
+        if self._spell is errors.op_of:
+            ops = errors.OPS_OF_LAYERS.get(errors.op_of(value))
+            if ops:
+                return f"unknown op {value!r}; use {ops}"
+            names = [name for parameter in ctx.command.params for name in parameter.opts] if ctx else []
+            option = next((name for name in ("--problems", "--rows") if name in names), None)
+            if option and (value == STANDARD or Path(value).is_file()):
+                return f"{value} is a file and no op: write {option} {value}"
         if self._spell is errors.dtype_of and errors.dtype_of(value) == WITHOUT_CHOICE:
             return f"no choice in {WITHOUT_CHOICE}: Inductor has only the library's kernel for it"
         op = ctx.params.get("op") if ctx and self._spell is errors.variant_of else None

@@ -59,7 +59,7 @@ def _axis(text: str) -> Axis:
     return Axis((found[1],), low, high)
 
 
-_GENERAL = ("hardware", "table", "chooser", "form")  # the parameters that say nothing about a problem
+_GENERAL = ("hardware", "table", "chooser", "inputs", "form")  # the parameters that say nothing about a problem
 
 
 @click.command("explain")
@@ -186,9 +186,8 @@ def explain_command(
             found, are_answered = [over], bool(over.parts or over.whole.configs)
         else:
             explanations = [api.explanation(each, hardware=device, first=first) for each in problems]
-            found, are_answered = explanations, all(each.decision.configs for each in explanations)
-            if problem_file is not None or problems[0].op not in GENERATED:
-                found = _timed(explanations, inputs)
+            are_answered = all(each.decision.configs for each in explanations)
+            found = _timed(explanations, inputs)
     if form == "json":
         documents = [each.as_dict() for each in found]
         say(as_json(documents if problem_file is not None else documents[0]))

@@ -17,6 +17,7 @@ from diode_lut.cli.output import COMPARISON, PAGE, RECEIPT, TABLE_KIND, Output, 
 from diode_lut.errors import SettingError, as_command, counted, install_command
 from diode_lut.files import require_writable, write_atomically
 from diode_lut.probe import RECORDING
+from diode_lut.process import interrupt_on_signals
 from diode_lut.settings import USER, autoregister, config
 
 if TYPE_CHECKING:
@@ -203,16 +204,18 @@ def compare_command(
     applies: bool,
     output: Path,
     stop_after: float | None,
-) -> int | None:
+) -> int:
     """Run a program with and without tables, and compare the times.
 
     It compares the time of a call of a compiled graph, of each GEMM, and of a step if the program calls
     diode_lut.step() or prints it. For each time it says whether the difference is larger than the noise, and it goes on
-    until it can tell. It ends with what to do. On a GPU several runs compile at once, and then run one after the other.
+    until it can tell. It ends with what to do. After Ctrl-C it compares the pairs of runs that are finished, and sets
+    nothing. On a GPU several runs compile at once, and then run one after the other.
     """
     _require_answers()
     if output.suffix == ".json":
         raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
+    interrupt_on_signals()  # so that a killed comparison gives its verdicts, too
     from diode_lut.errors import as_json as printable_json
     from diode_lut.programs.compare import (
         ComparisonEnded,
@@ -244,7 +247,9 @@ def compare_command(
     write_atomically(figures, f"{printable_json(as_json(found))}\n".encode())
     lost = [*losers(found)]
     _tell(*summary(found), *map(str, lost))
-    if applies:
+    if applies and found.stopped:
+        _tell("nothing is set, because the comparison was interrupted")
+    elif applies:
         _apply(lost)
     elif lost:
         _tell("`compare --apply` does this at its end")
@@ -254,7 +259,7 @@ def compare_command(
         again = as_command("compare", *own, *longer(found, plan), "--", *command)
         _tell(f"some times are open; more runs may tell: {ctx.find_root().info_name} {again}")
     _tell(f"page: {output}, figures: {figures}")
-    return None
+    return found.stopped
 
 
 def _apply(lost: Sequence[Loser]) -> None:

@@ -295,7 +295,8 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
     "rows_file",
     metavar="FILE",
     type=arguments.FILE,
-    help="Set all rows of this JSON list, as a table's entries have them, at once. --note is for those without a note.",
+    help="Set all rows of this JSON list, as a table's entries have them, at once; - is standard input. --note is for "
+    "those without a note.",
 )
 @click.option("--hardware", metavar="NAME", help="Make a table for this hardware, if there is no such file.")
 def set_command(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
 import tempfile
 import time
 from collections import defaultdict
@@ -77,7 +78,8 @@ class Comparison(NamedTuple):
     whether traced times are of GPU kernels. ``gemms``, and in ``generated`` the kernels that Inductor generated in both
     kinds of runs, begin with the largest gain. ``spent`` is the number of seconds after which the budget ended the
     comparison with verdicts open, or 0. ``costs`` are the costs of the runs "with" that no kernel's choice removes, the
-    largest first.
+    largest first. ``stopped`` is the exit code if a signal stopped the comparison, which is then that of the pairs of
+    runs that were finished, or 0.
     """
 
     command: Sequence[str]
@@ -90,6 +92,12 @@ class Comparison(NamedTuple):
     costs: Sequence[Cost] = ()
     generated: Sequence[GemmChange] = ()
     compile_s: Mapping[str, float] = MappingProxyType({})
+    stopped: int = 0
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs of runs with times."""
+        return max((len(change.without) for change in self.changes.values()), default=0)
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -114,6 +122,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             for name, change in comparison.changes.items()
         },
         "first_compile_s": dict(comparison.compile_s),
+        "is_stopped": bool(comparison.stopped),
         "on_gpu": comparison.on_gpu,
         "gemms": [{"gemm": change.name, **_figures(change)} for change in comparison.gemms],
         "generated": [{"kernel": change.name, **_figures(change)} for change in comparison.generated],
@@ -127,6 +136,7 @@ def _figures(change: GemmChange) -> dict[str, Any]:
         "ratio": change.ratios and change.ratios[0],
         "interval": change.ratios and change.ratios[1:],
         "is_clear": change.is_clear,
+        "is_open": change.is_open,
         WITHOUT: [time._asdict() for time in change.without],
         WITH: [time._asdict() for time in change.tuned],
     }
@@ -154,9 +164,11 @@ def summary(comparison: Comparison) -> list[str]:
             continue
         clear = [change for change in changes if change.is_clear]
         gained = sum(change.saved_ns > 0 for change in clear)
+        are_open = sum(change.is_open for change in changes)
+        differ = f"{are_open} open (apart in all runs, but too few runs for so many kernels), " if are_open else ""
         lines.append(
-            f"{what}: {gained} faster, {len(clear) - gained} slower, "
-            f"{len(changes) - len(clear)} without a difference beyond noise"
+            f"{what}: {gained} faster, {len(clear) - gained} slower, {differ}"
+            f"{len(changes) - len(clear) - are_open} without a difference beyond noise"
         )
         runs = min((len(kind) for change in changes for kind in (change.without, change.tuned) if kind), default=0)
         if runs < LEAST_GEMM_RUNS:
@@ -274,7 +286,7 @@ _FIRST_LOOK = 5  # number of pairs of runs before the first verdict. Each later 
 _MOST_AT_ONCE = 8  # maximum number of runs that compile at once
 _CORES = 2  # number of cores for each of these runs
 
-_INTERRUPTED = 130
+_SIGNALLED = 128  # the exit code after a signal is greater by its number, as in shells
 _TAIL_LINES, _TAIL_BYTES = 20, 1 << 16  # maximum output of a failed program to show
 
 
@@ -350,6 +362,8 @@ class Pace(NamedTuple):
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     """Run everything, and tell how it goes. ComparisonEnded if a run fails. ProgramError if no table answers."""
     start = time.monotonic()
+    number_of_runs = f"{2 * plan.pairs}" if plan.pairs else f"at least {2 * _LEAST_PAIRS}"
+    tell(f"run 1 of {number_of_runs} begins; after it there is an estimate of how long they take")
     runs: dict[str, list[_OneRun]] = {kind: [] for kind in KINDS}
     look, at_once, pace = 0 if plan.pairs else 1, 1, Pace()
     with tempfile.TemporaryDirectory(prefix="diode-lut-kernels-", ignore_cleanup_errors=True) as kernels:
@@ -370,19 +384,22 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
                 size -= 2
             # The kinds alternate as in ABBA, so that a drift of the machine affects both alike.
             kinds = [WITHOUT if (number + 1) // 2 % 2 else WITH for number in range(count, count + size)]
-            made = _run(plan, kinds, Path(kernels), tell)
-            if not made:
-                at_once = 1
-                continue
-            pace = pace.after(time.monotonic() - begin, made)
-            if count == 0:
-                require_answers(made[0].receipt, plan.command)
-                at_once = min(plan.at_once, made[0].copies) if plan.limit_s is None else 1
+            made, stopped = _run(plan, kinds, Path(kernels), tell)
+            if made and not stopped:
+                pace = pace.after(time.monotonic() - begin, [run for _, run in made])
+            if made and count == 0:
+                first = made[0][1]
+                require_answers(first.receipt, plan.command)
+                at_once = min(plan.at_once, first.copies) if plan.limit_s is None else 1
                 tell(expected(pace, plan, at_once))
-            for number, (kind, run) in enumerate(zip(kinds, made, strict=True), count + 1):
+            elif not made:
+                at_once = 1
+            for number, (kind, run) in enumerate(made, count + 1):
                 runs[kind].append(run)
                 tell(f"run {number}, {kind} tables: {run}")
-            if count == 1 and not any(run.times or run.step_s for run in (*runs[WITH], *made)):
+            if stopped:
+                return _stopped(plan, runs, look, stopped, tell)
+            if count == 1 and not any(run.times or run.step_s for each in runs.values() for run in each):
                 return _judged(plan, runs, look)[0]
 
 
@@ -421,6 +438,19 @@ def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: i
     return found, is_all_told(decisive, [*gemms, *generated])
 
 
+def _stopped(
+    plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: int, code: int, tell: Callable[[str], None]
+) -> Comparison:
+    """Return the comparison of the pairs that were finished before a signal. ComparisonEnded if they are too few."""
+    pairs = min(map(len, runs.values()))
+    if pairs < _LEAST_PAIRS:
+        few = f" ({counted(pairs, 'pair')} of runs finished, {_LEAST_PAIRS} are the least)" if pairs else ""
+        tell(f"interrupted: nothing is compared{few}")
+        raise ComparisonEnded(code)
+    tell(f"interrupted: the verdicts are from the {pairs} pairs of runs that were finished")
+    return _judged(plan, {kind: each[:pairs] for kind, each in runs.items()}, look)[0]._replace(stopped=code)
+
+
 def expected(pace: Pace, plan: ComparisonPlan, at_once: int) -> str:
     """Return how long a comparison will take, as text, from the pace of the first run."""
 
@@ -436,10 +466,11 @@ def expected(pace: Pace, plan: ComparisonPlan, at_once: int) -> str:
         return f"{run}: it will take {times} (--budget), until it can tell"
     fit = max((pairs for pairs in range(_FIRST_LOOK) if seconds(pairs) <= budget), default=0)
     if fit < _LEAST_PAIRS:
-        take = f"{_LEAST_PAIRS} pairs, the least, take {_long(seconds(_LEAST_PAIRS))}, more than --budget"
+        least = f"{_LEAST_PAIRS} pairs run in any case, {_long(seconds(_LEAST_PAIRS))}"
+        take = f"{_long(budget)} (--budget) are too short, and {least}"
     else:
         take = f"{_long(budget)} (--budget) are enough for {fit} pairs"
-    return f"{run}: {take}, and {_FIRST_LOOK} take {_long(first)}"
+    return f"{run}: {take}; verdicts on GEMMs need {_FIRST_LOOK} pairs, {_long(first)}"
 
 
 def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
@@ -447,8 +478,7 @@ def longer(found: Comparison, plan: ComparisonPlan) -> tuple[str, str]:
 
     Before the first look, no GEMM has a verdict.
     """
-    pairs = max((len(each.without) for each in found.changes.values()), default=_LEAST_PAIRS)
-    times = max(2, math.ceil(_FIRST_LOOK / pairs))
+    times = max(2, math.ceil(_FIRST_LOOK / (found.pairs or _LEAST_PAIRS)))
     seconds = times * max(plan.budget_s, found.spent)  # two pairs run whatever the budget is
     return ("--repetitions", f"{times * plan.pairs}") if plan.pairs else ("--budget", f"{seconds:.0f}s")
 
@@ -472,10 +502,13 @@ def require_answers(receipt: Receipt, command: Sequence[str]) -> None:
     raise ProgramError(f"nothing to compare: {text}")
 
 
-def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callable[[str], None]) -> list[_OneRun]:
+def _run(
+    plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callable[[str], None]
+) -> tuple[list[tuple[str, _OneRun]], int]:
     """Run the program once for each of these kinds, all together. Triton's kernels are kept in ``kernels``.
 
-    If several run together and one fails, return no runs. ComparisonEnded if a single run fails, or one is interrupted.
+    Return the runs with their kinds, and the exit code if a signal came, else 0. Runs that a signal cut short are left
+    out. If several run together and one fails, return no runs. ComparisonEnded if a single run fails.
     """
     with ExitStack() as stack:
         directories, outputs, starts = [], [], []
@@ -503,24 +536,28 @@ def _run(plan: ComparisonPlan, kinds: Sequence[str], kernels: Path, tell: Callab
                     ended.setdefault(each, time.monotonic())
 
         found = run_with_receipts(plan.command, starts, plan.limit_s, give_turn)
+        number = found[0].ended.signal
         for kind, run, output in zip(kinds, found, outputs, strict=True):
-            if run.ended.interrupted:
-                tell("interrupted: nothing is compared")
-                raise ComparisonEnded(run.ended.code or _INTERRUPTED)
-            if run.ended.code and len(kinds) > 1:
+            if number or not run.ended.code:
+                continue
+            if len(kinds) > 1:
                 tell(
                     f"one of {len(kinds)} runs at once failed, with exit code {run.ended.code}: now one after the other"
                 )
-                return []
-            if run.ended.code:
-                for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
-                    tell(f"| {line}")
-                tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
-                raise ComparisonEnded(run.ended.code)
-        return [
-            _read(run.receipt, directory, output, ended.get(directory, 0.0) - began.get(directory, 0.0))
-            for run, directory, output in zip(found, directories, outputs, strict=True)
-        ]
+                return [], 0
+            for line in without_leaks(_tail(output)).splitlines()[-_TAIL_LINES:]:
+                tell(f"| {line}")
+            tell(f"the program failed {kind} tables, with exit code {run.ended.code}: nothing is compared")
+            raise ComparisonEnded(run.ended.code)
+        made: list[tuple[str, _OneRun]] = []
+        try:
+            for kind, run, directory, output in zip(kinds, found, directories, outputs, strict=True):
+                if not run.ended.is_cut and not run.ended.code:
+                    turn_s = ended.get(directory, 0.0) - began.get(directory, 0.0)
+                    made.append((kind, _read(run.receipt, directory, output, turn_s)))
+        except KeyboardInterrupt:  # between programs, a signal is for us
+            number = signal.SIGINT
+        return made, _SIGNALLED + number if number else 0
 
 
 def _read(receipt: Receipt, directory: Path, output: IO[bytes], turn_s: float) -> _OneRun:

@@ -32,7 +32,6 @@ library's, whose epilogue is a kernel of its own: the time of a call of a graph 
 
 def as_page(comparison: Comparison) -> str:
     """The HTML."""
-    pairs = max((len(change.without) for change in comparison.changes.values()), default=0)
     traced = f", {'GPU' if comparison.on_gpu else 'CPU'} time"
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         title="With and without tables",
@@ -43,10 +42,16 @@ def as_page(comparison: Comparison) -> str:
             for name, change in comparison.changes.items()
         ),
         compiling=_text(compile_text(comparison)),
-        gemms="\n".join(filter(None, (_gemms(comparison), _generated(comparison), _remedies(comparison)))),
+        gemms="\n".join(
+            [
+                _kernels(comparison.gemms, "GEMM", "B x M x N x K, type"),
+                _kernels(comparison.generated, "generated kernel", "problem: ops"),
+                _remedies(comparison),
+            ]
+        ),
         costs=_costs(comparison),
         method=Template(_METHOD).substitute(
-            pairs=pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
+            pairs=comparison.pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
     )
 
@@ -71,6 +76,7 @@ def _about(comparison: Comparison) -> str:
         *versions[-1:],
         f"{answered} of {asked} questions answered by {', '.join(sources) or 'tables in memory'}",
         *(f"{name}={value}" for name, value in comparison.settings.items()),
+        *(["stopped by a signal"] if comparison.stopped else []),
     ]
     return " &middot; ".join(map(_text, parts))
 
@@ -104,42 +110,29 @@ def _dots(change: Speedup) -> str:
     return f'<svg viewBox="0 0 {_WIDTH:g} 52" role="img" aria-label="{escape(label)}">{"".join(drawn)}</svg>'
 
 
-def _gemms(comparison: Comparison) -> str:
-    changes = comparison.gemms
-    clear = [change for change in changes if change.is_clear]
-    gained = [change for change in clear if change.saved_ns > 0][:_LISTED]
-    lost = [change for change in reversed(clear) if change.saved_ns < 0][:_LISTED]
-    unpaired = [change for change in changes if not change.without or not change.tuned]
-    others = len(changes) - len(clear) - len(unpaired)
+def _kernels(changes: Sequence[GemmChange], what: str, first: str) -> str:
+    """List the kernels of a kind that gained and lost most, and those that are open or have nothing to compare with."""
     if not changes:
         return ""
-    parts = [
-        _listed("GEMMs that gained most", gained, "No GEMM is faster beyond noise."),
-        _listed("GEMMs that lost most", lost, "No GEMM is slower beyond noise."),
-    ]
-    if unpaired:
-        parts.append(_listed("GEMMs of one run only", unpaired[:_LISTED], "", "Padding and decompose_k change sizes."))
+    clear = [change for change in changes if change.is_clear]
+    listed = (
+        ("that gained most", [change for change in clear if change.saved_ns > 0], ""),
+        ("that lost most", [change for change in reversed(clear) if change.saved_ns < 0], ""),
+        ("that are open", [change for change in changes if change.is_open], _OPEN),
+        ("of one kind of runs", [change for change in changes if not change.without or not change.tuned], _ONE_KIND),
+    )
+    parts = [_listed(f"{what}s {which}", each[:_LISTED], first, hint) for which, each, hint in listed if each]
+    others = len(changes) - sum(len(each) for _, each, _ in listed)
     if others:
-        text = f"{counted(others, 'more GEMM')} without a difference beyond noise."
-        parts.append(f'<p class="hint">{text}</p>')
+        text = f"{counted(others, f'more {what}' if parts else what)} without a difference beyond noise."
+        hint = f'<p class="hint">{text}</p>'
+        parts.append(hint if parts else f"<section><h2>{what[0].upper()}{what[1:]}s</h2>{hint}</section>")
     return "\n".join(parts)
 
 
-def _generated(comparison: Comparison) -> str:
-    """List the generated kernels that gained and lost most: by problem, and by the ops that they fuse."""
-    clear = [change for change in comparison.generated if change.is_clear]
-    gained = [change for change in clear if change.saved_ns > 0][:_LISTED]
-    lost = [change for change in reversed(clear) if change.saved_ns < 0][:_LISTED]
-    others = len(comparison.generated) - len(clear)
-    parts = [
-        _listed(f"Generated kernels that {what} most", changes, "", first="problem: ops")
-        for what, changes in (("gained", gained), ("lost", lost))
-        if changes
-    ]
-    if others:
-        text = f"{counted(others, 'generated kernel')} without a difference beyond noise."
-        parts.append(f'<p class="hint">{text}</p>')
-    return "\n".join(parts)
+_OPEN = "Every run of one kind is faster than every run of the other, but so many kernels need more runs for a verdict."
+_EXECUTION = "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
+_ONE_KIND = "Padding and decompose_k change sizes."
 
 
 def _remedies(comparison: Comparison) -> str:
@@ -159,14 +152,8 @@ def _costs(comparison: Comparison) -> str:
 _COLUMNS = ("executions", "without", "with", "ratio", "kernel without", "kernel with")  # after the name
 
 
-def _listed(
-    title: str, changes: Sequence[GemmChange], none: str, hint: str = "", first: str = "B x M x N x K, type"
-) -> str:
-    if not changes:
-        return f'<section><h2>{title}</h2><p class="hint">{none}</p></section>'
-    about = (
-        hint or "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
-    )
+def _listed(title: str, changes: Sequence[GemmChange], first: str, hint: str) -> str:
+    title, about = f"{title[0].upper()}{title[1:]}", hint or _EXECUTION
     columns = (first, *_COLUMNS)
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     cells = (

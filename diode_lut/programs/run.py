@@ -30,7 +30,16 @@ from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError, as_comma
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import NO_EPILOGUE, Problem
-from diode_lut.receipts import FREEZABLE, Device, Hit, Receipt, merge_receipts, read_receipt, receipt_bytes
+from diode_lut.receipts import (
+    FREEZABLE,
+    Device,
+    GeneratedKernel,
+    Hit,
+    Receipt,
+    merge_receipts,
+    read_receipt,
+    receipt_bytes,
+)
 from diode_lut.receipts.receipt_file import AFTER_RUN
 from diode_lut.receipts.summary import Loss, freezing, losses
 from diode_lut.templates.config import ATEN, baseline
@@ -55,15 +64,17 @@ def without_leaks(output: str) -> str:
 
 
 class Ended(NamedTuple):
-    """The end of a program: its exit code as in shells, its wall time in seconds, and whether we got a signal.
+    """The end of a program: its exit code as in shells, its wall time in seconds, and the first signal for us, or 0.
 
-    ``left`` is the number of its processes that go on, such as servers. It is known on Linux.
+    ``left`` is the number of its processes that go on, such as servers. It is known on Linux. ``is_cut`` says whether
+    the program still ran when the signal came.
     """
 
     code: int
     seconds: float
-    interrupted: bool
+    signal: int = 0
     left: int = 0
+    is_cut: bool = False
 
 
 class Streams(NamedTuple):
@@ -137,7 +148,8 @@ def run_at_once(
     ended = []
     for number, (program, process) in enumerate(zip(programs, processes, strict=True)):
         code = 0 if running[number] and not program.received else process.wait()
-        ended.append(Ended(128 - code if code < 0 else code, seconds[number], bool(program.received), left[number]))
+        first = next(iter(program.received), 0)
+        ended.append(Ended(128 - code if code < 0 else code, seconds[number], first, left[number], program.is_cut))
     return ended
 
 
@@ -159,10 +171,11 @@ def _forwarding(programs: Sequence[_Running]) -> Iterator[None]:
 
 
 class _Running:
-    """A running program, and our signals meanwhile."""
+    """A running program, our signals meanwhile, and whether one of them came before its end."""
 
     def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
         self.received: list[int] = []
+        self.is_cut = False
         self._mark = os.urandom(8).hex()
         self._environment = {**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"}
         self._shares_terminal = shares_terminal
@@ -172,6 +185,7 @@ class _Running:
     def receive(self, number: int) -> None:
         """Keep a signal, and pass it on if the program has been started."""
         self.received.append(number)
+        self.is_cut |= self._process is None or self._process.poll() is None
         if self._process is not None:
             self._pass_on(number)
 
@@ -345,8 +359,13 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
             "nothing was answered, and there is no receipt: the program compiled nothing with torch.compile",
             *where,
         ]
+    generated = sum((device.generated for device in receipt.devices.values()), Counter[GeneratedKernel]())
+    if generated:
+        decided = sum(times for kernel, times in generated.items() if kernel.config)
+        kernels = counted(generated.total(), "generated kernel")
+        where.insert(0, f"{kernels}: {decided} with the config of a table or model, the others with Inductor's")
     if not asked:
-        return [f"nothing was answered: {nothing_asked(receipt)}", *where]
+        return [f"{'no GEMM' if generated else 'nothing'} was answered: {nothing_asked(receipt)}", *where]
     problems = {hit.problem for device in receipt.devices.values() for hit in device.hits}
     missed = losses(receipt)
     problems.update(loss.problem for loss in missed)
@@ -359,7 +378,7 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
         paths = {source.digest: source.path for source in device.sources}
         for hit, count in device.hits.items():
             files[hit.tier, paths.get(hit.digest, "")] += count
-            if hardware.is_cpu and hit.configs[0] != str(ATEN):
+            if hardware.is_cpu and not _is_aten(hit):
                 compiled.add(hit.problem)
     cost = (
         f"C++ kernels: for {counted(len(compiled), 'GEMM')}; each takes the compiler 0.7 to 10 s if it is in no cache, "
@@ -368,14 +387,20 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
     answering = ", ".join(
         f"{Path(path).name or 'a table in memory'} ({tier}) {count}" for (tier, path), count in files.most_common()
     )
+    library = sum(count for device in receipt.devices.values() for hit, count in device.hits.items() if _is_aten(hit))
+    as_before = f"; {library} of the answers are aten, as by default" if library else ""
     return [
         f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed{more}",
-        f"answered by: {answering or 'no table and no model'}",
+        f"answered by: {answering or 'no table and no model'}{as_before}",
         *([cost] if compiled else []),
         f"missed: {named_gemms(missed)}; to measure them: {tune}" if missed else "missed: none",
         estimate(receipt),
         *where,
     ]
+
+
+def _is_aten(hit: Hit) -> bool:
+    return hit.configs[0] == str(ATEN)
 
 
 def nothing_asked(receipt: Receipt) -> str:

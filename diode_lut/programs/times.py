@@ -371,9 +371,9 @@ class GemmChange(NamedTuple):
         return len(kernels) > 1 or kernels.pop().startswith(_TRITON)
 
     @property
-    def is_apart(self) -> bool:
-        """Whether every run of one kind is faster than every run of the other."""
-        return self._crossing == 0
+    def is_open(self) -> bool:
+        """Whether every run of one kind is faster than every run of the other, and more runs may make that clear."""
+        return self.is_comparable and self._crossing == 0 and not self.is_clear
 
     @property
     def chance(self) -> float:
@@ -451,6 +451,4 @@ def middle_ns(times: Sequence[GemmTime]) -> float:
 
 def is_all_told(changes: Sequence[Speedup], gemms: Sequence[GemmChange]) -> bool:
     """Whether more runs would say little more: of each time, and of each kernel whose runs do not overlap."""
-    return all(change.is_told for change in changes) and not any(
-        gemm.is_comparable and gemm.is_apart and not gemm.is_clear for gemm in gemms
-    )
+    return all(change.is_told for change in changes) and not any(gemm.is_open for gemm in gemms)

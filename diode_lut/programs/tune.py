@@ -109,9 +109,11 @@ def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -
     else:
         rmtree(_kernels(kept), ignore_errors=True)
         _kernels(kept).mkdir()
+        budget = f"{order.budget_s:.0f} s" if order.budget_s < 200 else f"{order.budget_s / 60:.0f} minutes"
+        tell(f"runs the program, measures its misses for up to {budget} (--budget), and runs it again")
         before = _run(order, DIODE_LUT_STRICT="0", **{RECORDING: str(_kernels(kept))})
-        if before.ended.interrupted or before.ended.code:
-            how = "was interrupted" if before.ended.interrupted else f"failed, with exit code {before.ended.code}"
+        if before.ended.signal or before.ended.code:
+            how = "was interrupted" if before.ended.signal else f"failed, with exit code {before.ended.code}"
             tell(f"the program {how}: nothing is measured")
             return before.ended.code or INTERRUPTED, False
         receipt = before.receipt
@@ -152,7 +154,7 @@ def _measure_all(
     if not built:
         return code
     after = _run(order)
-    if after.ended.interrupted:
+    if after.ended.signal:
         tell(_GO_ON)
         return after.ended.code or INTERRUPTED
     missed = {loss.problem for loss in losses(receipt)}.union(*_unanswered(receipt).values())
@@ -242,7 +244,7 @@ def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) ->
     command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
     environment = run.armed({**order.environment, **variables}, DIODE_LUT_STRICT="0")
     ended = run.run_program(command, environment, run.Streams(out=2))
-    return ended.code or (INTERRUPTED if ended.interrupted else 0)
+    return ended.code or (INTERRUPTED if ended.signal else 0)
 
 
 def _answered(receipt: Receipt) -> str:
