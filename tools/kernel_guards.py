@@ -301,6 +301,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Without("_LEAST_FP8"),
             GENERATED + "test_tiles_unlike_those_that_were_timed",
         ),
+        "generated-float64": ("_why_left", Without("float64"), GENERATED + "test_left_to_inductor"),
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
         "generated-persistent": ("_fixed", Without("allowed"), GENERATED + "test_persistent_reductions_are_off"),

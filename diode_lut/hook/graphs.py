@@ -335,11 +335,11 @@ def _record(kernel: Any, arguments: Sequence[Any]) -> None:
 
 
 def _problem_of(kernel: Any, arguments: Sequence[Any]) -> Problem | None:
-    """Return the problem of a generated kernel, or None for other kernels, and for sizes that tables do not have."""
+    """Return the problem of a generated kernel, or None for other kernels, and for sizes or types not in tables."""
     from diode_lut.hook.generated import variant_of_reduction, variant_of_tiles  # with Inductor's code generation
 
     form, is_fixed = FORMS.get(kernel.heuristic_type.name), kernel.heuristic_type.name == FIXED
-    if form is None and not is_fixed:
+    if (form is None and not is_fixed) or "*fp64" in kernel.triton_meta["signature"].values():
         return None
     sizes = {name: value for name, value in zip(kernel.fn.arg_names, arguments, strict=False) if name.endswith("numel")}
     is_pointwise = "r0_numel" not in sizes if is_fixed else form == "pointwise"

@@ -104,7 +104,7 @@ def _write(own_receipt: Callable[[], Receipt], *, at_exit: bool) -> None:
     with _lock:
         path, numbered = _destination()
         receipt = own_receipt()
-        asked = any(device.calls or device.no_choice for device in receipt.devices.values())
+        asked = any(device.calls or device.no_choice or device.generated for device in receipt.devices.values())
         if path.name == "" or not (asked or (at_exit and not _is_child() and _wants_empty(path))):
             return
         content, last = receipt_bytes(receipt), _written.get(path)

@@ -22,7 +22,7 @@ from torch.nn.functional import gelu, layer_norm
 import diode_lut
 from diode_lut.decide.catalog import find_path, sources_for
 from diode_lut.errors import MissError
-from diode_lut.hook.generated import ADDS, NOT_FOR_ALL, OTHERS_CHANGE, WRITES_FLOAT8
+from diode_lut.hook.generated import ADDS, HAS_FLOAT64, NOT_FOR_ALL, OTHERS_CHANGE, WRITES_FLOAT8
 from diode_lut.model.generated import KernelModel
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model, write_model
@@ -249,13 +249,15 @@ LEFT: dict[str, tuple[Program, str]] = {
     "sort": ((lambda x: x.sort(-1)[0], [Input((128, 64), torch.float32)]), "Inductor decides about override_coop"),
     "split scan": ((lambda x: x.cumsum(-1), [Input((1, 1 << 20))]), "it is a TritonSplitScanKernel"),
     "64 bits": ((gelu, [Input((1 << 16, 1 << 16))]), "it indexes with 64 bits"),
+    "float64": ((gelu, [Input((8192, 1536), torch.float64)]), HAS_FLOAT64),
+    "a sum in float64": ((lambda x: x.double().sum(-1), [Input((8192, 1536), torch.float32)]), HAS_FLOAT64),
 }
 
 
 @pytest.mark.usefixtures("h200")
 @pytest.mark.parametrize("case", LEFT)
 def test_left_to_inductor(case: str, rows: Rows) -> None:
-    """Where Inductor decides about a kernel, or may index with 64 bits, or sizes may change, it decides alone."""
+    """Where Inductor decides about a kernel, or it has 64 bits, or sizes may change, no table is asked."""
     use_all(rows)
     program, reason = LEFT[case]
     _, noted = recorded(program)

@@ -14,7 +14,7 @@ import pytest
 
 import diode_lut
 from diode_lut import files as locks
-from diode_lut.receipts import Device, Miss, Receipt, read_receipt, receipt_file
+from diode_lut.receipts import Device, GeneratedKernel, Miss, Receipt, read_receipt, receipt_file
 from diode_lut.receipts.receipt_file import write_after_graph, write_at_exit
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "ask.py"
@@ -258,6 +258,16 @@ def test_writing_takes_no_more_than_its_share(tmp_path: Path, monkeypatch: pytes
         assert calls(tmp_path) == {}
         write_at_exit(partial(receipt, 1))
     assert calls(tmp_path) == {"mine.json": 1}
+
+
+def test_a_graph_without_a_gemm(tmp_path: Path) -> None:
+    """A process that may be killed has a receipt of its generated kernels, also if it asked about nothing else."""
+    problem = diode_lut.Problem.generated("pointwise", "flat", x=64, loads=1)
+    kernel = GeneratedKernel(problem, "", "", "", "", "a reason")
+    asked = Receipt(1, devices={HARDWARE: Device(generated=Counter({kernel: 1}))})
+    with diode_lut.config.patch(receipt=str(tmp_path / "mine.json")):
+        write_after_graph(lambda: asked)
+    assert read_receipt(tmp_path / "mine.json") == asked
 
 
 def test_what_cannot_be_written_now_is_written_later(
