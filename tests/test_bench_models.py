@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import torch
 from modelbench.labels import DEFAULT, LABELS, Label, parse_label
-from modelbench.models import MODELS, Workload, build
+from modelbench.models import MODELS, ON_REQUEST, Workload, build
 from modelbench.picture import draw
 from modelbench.records import Record, append, read
 from modelbench.scheduling import Plan, error_in, measure
@@ -17,7 +17,7 @@ from modelbench.table import markdown
 from modelbench.timing import Errors
 
 DOCS = Path(__file__).parent.parent / "docs"
-OWN = [name for name, model in MODELS.items() if not model.needs]
+OWN = [name for name, model in (MODELS | ON_REQUEST).items() if not model.needs]
 
 
 def plan(directory: Path, **fields: Any) -> Plan:

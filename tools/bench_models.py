@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from modelbench.labels import LABELS, parse_label
-from modelbench.models import MODELS, SMALL
+from modelbench.models import MODELS, ON_REQUEST
 from modelbench.picture import draw
 from modelbench.records import read
 from modelbench.scheduling import Plan, measure
@@ -68,7 +68,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         labels = [label for label in labels if not label.autotunes]
     autotuned = options.autotuned_repetitions or options.repetitions
     return Plan(
-        models=[name for name in options.models.split(",") if (MODELS | SMALL)[name]],
+        models=[name for name in options.models.split(",") if (MODELS | ON_REQUEST)[name]],
         labels={label: autotuned if label.autotunes else options.repetitions for label in labels},
         out=options.out[0],
         caches=options.caches.absolute(),

@@ -24,6 +24,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL
 from threading import Lock, Thread, Timer
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
-PATIENCE_S = 120.0  # seconds after the end of its time after which a process that is still busy with a case is killed
+PATIENCE_S = 300.0  # seconds after which a process that is still busy with a case is killed
+GRACE_S = 15.0  # the same after the end of the time, when such a case counts for nothing
 EVERY = 20  # cases after which a line of counts is printed
 OPS = ("attention", "generated", "grouped", "scaled")  # the kinds of cases that need a GPU, or one that is not there
 
@@ -100,22 +102,29 @@ class Team:
         environment = _environment(self._options.device, place)
         report: Report = {"number": share.start, "status": "begun"}
         with subprocess.Popen(self._command(share), stdout=subprocess.PIPE, text=True, env=environment) as worker:
-            timer = Timer(self._seconds_left() + PATIENCE_S, worker.kill)
-            timer.start()
+            timer = self._timer(worker)
             assert worker.stdout is not None
             for line in worker.stdout:
+                timer.cancel()
+                timer = self._timer(worker)
                 report = json.loads(line)
                 if report["status"] not in NO_MORE:
                     self._note(report)
             timer.cancel()
             code = worker.wait()
-        if code == 0:
+        if code == 0 or (code == -SIGKILL and self._seconds_left() <= 0):
             return range(0)
         if report["status"] in NO_MORE:
             detail = report.get("detail", f"the process ended with {code}")
             blame = "void" if self._is_inductors(place, report["number"]) else "failed"
             self._note({**report, "status": blame, "detail": detail})
         return range(report["number"] + share.step, share.stop, share.step)
+
+    def _timer(self, worker: subprocess.Popen[str]) -> Timer:
+        """Start to wait for what the process says next."""
+        timer = Timer(min(PATIENCE_S, max(self._seconds_left(), 0) + GRACE_S), worker.kill)
+        timer.start()
+        return timer
 
     def _is_inductors(self, place: int, number: int) -> bool:
         """Whether a case that ended its process, or its GPU's work for that, ends a new one without diode_lut too."""

@@ -14,11 +14,13 @@ from modelbench.networks import (
     FlexAttention,
     Float8Linear,
     GatedMLP,
+    Linear,
     LlamaDecoder,
     LlamaLayers,
     ManyLinears,
     RecommenderMLP,
     UNetBlock,
+    plain_linear,
 )
 from modelbench.small import MLP, ActorCritic, AutoInt, CrossNetwork, DotsRecommender, Radiance, Towers
 from torch import Tensor, nn
@@ -57,12 +59,13 @@ class Model(NamedTuple):
     """A model of the benchmark.
 
     ``about`` describes it in a phrase, ``make`` makes it in normal or in ``tiny`` size, ``needs`` names the packages
-    that this takes.
+    that this takes. Its tensors are of ``dtype``.
     """
 
     about: str
     make: Callable[[bool], Workload]
     needs: tuple[str, ...] = ()
+    dtype: torch.dtype = torch.bfloat16
 
     def missing(self) -> list[str]:
         """The packages that are not installed here."""
@@ -70,13 +73,14 @@ class Model(NamedTuple):
 
 
 def build(name: str, device: str, tiny: bool) -> Workload:
-    """The model in bfloat16, the same in each process."""
+    """The model, the same in each process."""
     torch.manual_seed(SEED)
+    model = (MODELS | ON_REQUEST)[name]
     before = torch.get_default_dtype()
     try:
-        torch.set_default_dtype(torch.bfloat16)
+        torch.set_default_dtype(model.dtype)
         with torch.device(device):
-            workload = (MODELS | SMALL)[name].make(tiny)
+            workload = model.make(tiny)
     finally:
         torch.set_default_dtype(before)
     workload.module.requires_grad_(workload.training).train(workload.training)
@@ -158,12 +162,12 @@ def _tokens(config: Any, tiny: bool, batch: int, length: int) -> Tensor:
     return torch.randint(config.vocab_size, (2, 8) if tiny else (batch, length))
 
 
-def _llama_decode(tiny: bool, sequences: int = 16) -> Workload:
+def _llama_decode(tiny: bool, sequences: int = 16, linear: Linear = plain_linear) -> Workload:
     vocabulary, width, hidden, heads, layers = (99, 32, 64, (4, 2), 1) if tiny else (128_256, 4096, 14_336, (32, 8), 4)
     batch, cache = (2, 8) if tiny else (sequences, 1024)
     shape = (batch, heads[1], cache, width // heads[0])
     keys, values = (tuple(torch.randn(shape) for _ in range(layers)) for _ in range(2))
-    model = LlamaDecoder(vocabulary, width, hidden, heads, layers, cache)
+    model = LlamaDecoder(vocabulary, width, hidden, heads, layers, cache, linear)
     tokens, position = torch.randint(vocabulary, (batch, 1)), torch.tensor([cache - 1])
     return Workload(model, (tokens, position, keys, values))
 
@@ -202,6 +206,15 @@ def _swin(tiny: bool) -> Workload:
     if tiny:
         options = {"img_size": 32, "depths": (2,), "embed_dim": 16, "num_heads": (2,), "window_size": 4}
     return Workload(SwinTransformer(**options), (torch.randn(*((2, 3, 32, 32) if tiny else (32, 3, 224, 224))),))
+
+
+def _timm(tiny: bool, name: str, images: int) -> Workload:
+    """A network of convolutions, channels last."""
+    import timm
+
+    size = (2, 3, 32, 32) if tiny else (images, 3, 224, 224)
+    model = timm.create_model(name).to(memory_format=torch.channels_last)
+    return Workload(model, (torch.randn(size).to(memory_format=torch.channels_last),))
 
 
 def _dlrm(tiny: bool) -> Workload:
@@ -279,7 +292,29 @@ MODELS = {
 }
 """By their names on the command line."""
 
-SMALL = {
+ON_REQUEST = {
+    **{
+        f"llama-decode-{count}-{name}": Model(
+            f"Llama 3 8B in {name}, 4 layers, one token of {count} sequence{'s' if count > 1 else ''}",
+            partial(_llama_decode, sequences=count, linear=linear),
+            dtype=dtype,
+        )
+        for name, linear, dtype in (
+            ("float16", plain_linear, torch.float16),
+            ("float8", Float8Linear, torch.bfloat16),
+        )
+        for count in (1, 8, 16, 64)
+    },
+    **{
+        f"{name}-{images}": Model(
+            f"{about}, {images} images, float16",
+            partial(_timm, name=name, images=images),
+            ("timm", "torchvision"),
+            torch.float16,
+        )
+        for name, about in (("resnet50", "ResNet-50"), ("efficientnet_b0", "EfficientNet-B0"))
+        for images in (8, 64)
+    },
     "autoint": Model(
         "AutoInt, 39 features of width 16, batch 4,096",
         _small(lambda: AutoInt(39, 16, 2, 32, 3, (400, 400, 400)), (4096, 39, 16)),
@@ -301,4 +336,4 @@ SMALL = {
     ),
     "mlp": Model("MLP of 784, 500, 250 and 10, batch 2,048", _small(lambda: MLP(784, (500, 250), 10), (2048, 784))),
 }
-"""Small models for compile times, which are timed when they are asked for."""
+"""Models that are timed when they are asked for: with rows in float16 and float8, and small ones for compile times."""

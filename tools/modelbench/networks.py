@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
+Linear = Callable[[int, int], nn.Module]  # makes a linear layer without bias, of an input's and a result's width
+
 
 class RecommenderMLP(nn.Module):
     """The two MLPs of DLRM with ReLU: the bottom one of the dense features, the top one of that and the embeddings."""
@@ -39,12 +41,17 @@ class ManyLinears(nn.Module):
         return torch.cat([layer(x) for layer in self.layers], dim=1)
 
 
+def plain_linear(inputs: int, outputs: int) -> nn.Module:
+    """In the type of its input."""
+    return nn.Linear(inputs, outputs, bias=False)
+
+
 class Adapted(nn.Module):
     """A linear layer without bias, with a low-rank adapter of ``rank`` beside it; 0 for none."""
 
-    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
+    def __init__(self, inputs: int, outputs: int, rank: int, linear: Linear = plain_linear) -> None:
         super().__init__()
-        self.linear = nn.Linear(inputs, outputs, bias=False)
+        self.linear = linear(inputs, outputs)
         self.down = nn.Linear(inputs, rank, bias=False) if rank else None
         self.up = nn.Linear(rank, outputs, bias=False) if rank else None
 
@@ -56,10 +63,10 @@ class Adapted(nn.Module):
 class GatedMLP(nn.Module):
     """``down(silu(gate(x)) * up(x))``, each with an adapter of ``rank``."""
 
-    def __init__(self, width: int, hidden: int, rank: int = 0) -> None:
+    def __init__(self, width: int, hidden: int, rank: int = 0, linear: Linear = plain_linear) -> None:
         super().__init__()
-        self.gate, self.up = Adapted(width, hidden, rank), Adapted(width, hidden, rank)
-        self.down = Adapted(hidden, width, rank)
+        self.gate, self.up = (Adapted(width, hidden, rank, linear) for _ in range(2))
+        self.down = Adapted(hidden, width, rank, linear)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.down(silu(self.gate(x)) * self.up(x))
@@ -73,11 +80,18 @@ class LlamaDecoder(nn.Module):
     """
 
     def __init__(
-        self, vocabulary: int, width: int, hidden: int, heads: tuple[int, int], layers: int, cache: int
+        self,
+        vocabulary: int,
+        width: int,
+        hidden: int,
+        heads: tuple[int, int],
+        layers: int,
+        cache: int,
+        linear: Linear = plain_linear,
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(_DecoderLayer(width, hidden, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(_DecoderLayer(width, hidden, heads, linear) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-5)
         self.head = nn.Linear(width, vocabulary, bias=False)
         size = width // heads[0]
@@ -94,12 +108,12 @@ class LlamaDecoder(nn.Module):
 
 
 class _DecoderLayer(nn.Module):
-    def __init__(self, width: int, hidden: int, heads: tuple[int, int]) -> None:
+    def __init__(self, width: int, hidden: int, heads: tuple[int, int], linear: Linear) -> None:
         super().__init__()
         self.size = width // heads[0]
-        self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.k, self.v = (nn.Linear(width, heads[1] * self.size, bias=False) for _ in range(2))
-        self.mlp = GatedMLP(width, hidden)
+        self.q, self.o = (linear(width, width) for _ in range(2))
+        self.k, self.v = (linear(width, heads[1] * self.size) for _ in range(2))
+        self.mlp = GatedMLP(width, hidden, linear=linear)
         self.before, self.between = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
 
     def forward(
@@ -115,13 +129,7 @@ class _DecoderLayer(nn.Module):
         return result
 
 
-Linear = Callable[[int, int], nn.Module]  # makes a linear layer without bias, of an input's and a result's width
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # on queries, keys, values of batch x heads x tokens x size
-
-
-def plain_linear(inputs: int, outputs: int) -> nn.Module:
-    """In the type of its input."""
-    return nn.Linear(inputs, outputs, bias=False)
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -192,10 +200,13 @@ class Float8Linear(nn.Module):
         self.register_buffer("scale", scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        rounded, scale = _in_float8(x)
+        rounded, scale = _in_float8(x.flatten(0, -2))
         if self.weight.dtype == torch.float64:
-            return (rounded.double() * scale) @ (self.weight * self.scale).t()
-        return torch._scaled_mm(rounded, self.weight.t(), scale, self.scale.t(), out_dtype=x.dtype, use_fast_accum=True)
+            result = (rounded.double() * scale) @ (self.weight * self.scale).t()
+        else:
+            weight, scales = self.weight.t(), (scale, self.scale.t())
+            result = torch._scaled_mm(rounded, weight, *scales, out_dtype=x.dtype, use_fast_accum=True)
+        return result.view(*x.shape[:-1], -1)
 
 
 def _in_float8(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from modelbench.labels import Label
-from modelbench.models import MODELS, SMALL
+from modelbench.models import MODELS, ON_REQUEST
 from modelbench.records import Record, append, key, read
 from modelbench.summary import wrong
 
@@ -93,7 +93,7 @@ def _submit(
     plan: Plan, model: str, done: dict[tuple[object, ...], Record], pool: ThreadPoolExecutor
 ) -> Iterator[Future[Record | None]]:
     """All tasks of a model; the last one takes the times of what the others, and earlier runs, have compiled."""
-    if missing := (MODELS | SMALL)[model].missing():
+    if missing := (MODELS | ON_REQUEST)[model].missing():
         print(f"{model}: skipped, needs {', '.join(missing)}", flush=True)
         return
     known = [record for record in done.values() if record["kind"] == "compile" and record["model"] == model]

@@ -5,7 +5,7 @@ from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 from modelbench.labels import DEFAULT, EAGER, LABELS
-from modelbench.models import MODELS, SMALL
+from modelbench.models import MODELS, ON_REQUEST
 from modelbench.records import Record
 
 WRONG = 3.0  # a result is wrong if its error is larger than that of eager mode by this factor
@@ -37,7 +37,7 @@ class ModelSummary(NamedTuple):
     @property
     def about(self) -> str:
         """A phrase that describes the model."""
-        return (MODELS | SMALL)[self.name].about
+        return (MODELS | ON_REQUEST)[self.name].about
 
     def us(self, label: str) -> float | None:
         """The median of a label's times; None if it has none."""
@@ -87,7 +87,7 @@ def summarize(records: Iterable[Record]) -> list[ModelSummary]:
             compiles.setdefault(record["model"], []).append(record)
         else:
             runs[record["model"]] = record
-    return [_of_model(name, runs[name], compiles.get(name, [])) for name in MODELS | SMALL if name in runs]
+    return [_of_model(name, runs[name], compiles.get(name, [])) for name in MODELS | ON_REQUEST if name in runs]
 
 
 def _of_model(name: str, run: Record, compiles: list[Record]) -> ModelSummary:
