@@ -141,9 +141,8 @@ def compare(old: Table, new: Table) -> Diff:
         if number not in partners and place not in taken:
             partners[number] = place
             taken.add(place)
-    changes += [
-        Change(row, added[partners[number]] if number in partners else None) for number, row in enumerate(removed)
-    ]
+    for number, row in enumerate(removed):
+        changes.append(Change(row, added[partners[number]] if number in partners else None))
     changes += [Change(None, row) for place, row in enumerate(added) if place not in taken]
     fields = [
         {

@@ -94,9 +94,8 @@ def hook() -> Iterator[Finding]:
         yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
         return
     if missing:
-        yield wrong(
-            "hook", "; ".join(missing), "see the warnings above: the hook could not be installed in this Inductor"
-        )
+        remedy = "see the warnings above: the hook could not be installed in this Inductor"
+        yield wrong("hook", "; ".join(missing), remedy)
         return
     below = patches.below()
     yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
@@ -212,9 +211,8 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
     for path in catalog.shipped_paths():
         yield from _faults(path, remedy, remedy)
     for reason in catalog.distrusted():
-        yield wrong(
-            "tables", f"left out: {reason}", "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
-        )
+        remedy = "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
+        yield wrong("tables", f"left out: {reason}", remedy)
     elsewhere: dict[str, list[str]] = {}
     for file in catalog.find_tables(config.tables):
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)

@@ -219,9 +219,8 @@ def evaluate(
         ns, least = times.get(choice), min(of_baseline, default=None)
         cases.append(Case(problem, origin, choice, outcome, ns, best, times[best], least))
     if all(case.baseline_ns is None for case in cases):
-        raise DatasetError(
-            f"{compared.name!r} was measured on none of the problems, so there is nothing to compare with"
-        )
+        reason = "was measured on none of the problems, so there is nothing to compare with"
+        raise DatasetError(f"{compared.name!r} {reason}")
     return Evaluation(cases, len(measurements.unsolved), compared.name)
 
 

@@ -193,12 +193,10 @@ class Typed(NamedTuple):
     def target(self) -> Path:
         """Where to write the changed file, perhaps standard output. SettingError if it cannot change."""
         if self.shipped_as:
-            remedy = (
-                f"give the path of a file, such as that of a copy: {errors.as_command('cp', self.path, 'mine.json')}"
-            )
-            raise errors.SettingError(
-                f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})"
-            )
+            copying = errors.as_command("cp", self.path, "mine.json")
+            remedy = f"give the path of a file, such as that of a copy: {copying}"
+            reason = f"a shipped table, which is not changed by its name ({remedy})"
+            raise errors.SettingError(f"{self.shipped_as}: {reason}")
         if self.contents is None:
             return self.path
         if self.path == _STDIN:
@@ -251,10 +249,8 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
             except errors.SettingError as error:
                 reason = f"no such file, and git has none either: {str(error).partition('; run this')[0]}"
                 raise errors.TableError(reason, path=path) from OSError(value)  # counts as unreadable
-        is_name = re.fullmatch(r"[\w .-]+", value) and not re.search(
-            r"\.(json|msgpack|zst|safetensors|html|csv)$", value
-        )
-        if self._names and is_name:
+        has_ending = re.search(r"\.(json|msgpack|zst|safetensors|html|csv)$", value)
+        if self._names and re.fullmatch(r"[\w .-]+", value) and not has_ending:
             from diode_lut.decide.catalog import find_path
 
             path = find_path(value)
@@ -394,9 +390,8 @@ def kernels_of(directory: Path | None) -> list[RecordedKernel]:
 
     kernels = [] if directory is None else read_kernels(directory)
     if directory is not None and not kernels:
-        raise errors.CollectError(
-            f"{directory}: no kernel is recorded there (`diode-lut run --kernels` records a program's)"
-        )
+        remedy = "`diode-lut run --kernels` records a program's"
+        raise errors.CollectError(f"{directory}: no kernel is recorded there ({remedy})")
     return kernels
 
 
@@ -407,9 +402,8 @@ def require_torch(command: str) -> None:
     except ModuleNotFoundError as error:
         raise errors.SettingError(f"{command} needs torch: {errors.install_command('torch')}") from error
     except errors.BROKEN_IMPORT as error:
-        raise errors.SettingError(
-            f"{command} needs torch, which cannot be imported ({error}): install it again"
-        ) from error
+        reason = f"cannot be imported ({error}): install it again"
+        raise errors.SettingError(f"{command} needs torch, which {reason}") from error
 
 
 def require_inductor(command: str) -> None:
@@ -431,6 +425,5 @@ def require_picture(path: Path) -> None:
         raise errors.SettingError(f"--picture needs matplotlib: {errors.install_command('report')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
-        raise errors.SettingError(
-            f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}"
-        )
+        endings = ", .".join(sorted(formats))
+        raise errors.SettingError(f"--picture: {path.name}: the name must end with one of .{endings}")

@@ -278,9 +278,8 @@ def open_stream(path: Path, contents: bytes | None = None) -> Dataset:
         start = file.read(_BEGINNING_BYTES)
         file.seek(0)
         if start and not _begins_stream(start):
-            raise DatasetError(
-                f"{path}: not a dataset in diode_lut's own format: it begins with {start[:16]!r}{csv_remedy(start)}"
-            )
+            found = f"it begins with {start[:16]!r}{csv_remedy(start)}"
+            raise DatasetError(f"{path}: not a dataset in diode_lut's own format: {found}")
         return _stream(path, file, contents)
 
 

@@ -244,9 +244,8 @@ class Answers:
                 name: size for axis, (size, _) in zip(self.axes, points, strict=True) for name in axis.fields
             }
             decision, times = self._sources.times(problem._replace(**named), self._threshold, padding=padding)
-            samples.append(
-                SampledSizes(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points))
-            )
+            at, weights = zip(*points, strict=True)
+            samples.append(SampledSizes(at, decision, times, min(weights)))
         return _completed(_that_count(samples, self.axes))
 
     def _over(self, problem: Problem) -> Decision:

@@ -89,14 +89,12 @@ def distill(
             "align and epilogue"
         )
     if len(training) < MIN_TRAINING_PROBLEMS:
-        raise ModelError(
-            f"{len(training)} training problems with a time of aten are too few (at least {MIN_TRAINING_PROBLEMS})"
-        )
+        few = f"are too few (at least {MIN_TRAINING_PROBLEMS})"
+        raise ModelError(f"{len(training)} training problems with a time of aten {few}")
     candidates = choose(training)
     if candidates == [ATEN]:
-        raise ModelError(
-            f"no candidate besides aten: no config with group_m={GROUP_M}, or without tiles, was faster than aten"
-        )
+        reason = f"no config with group_m={GROUP_M}, or without tiles, was faster than aten"
+        raise ModelError(f"no candidate besides aten: {reason}")
     of_bytes = any(target.problem.op in OF_BYTES for target in training)
     features = len(PROBLEM_FEATURES) - (0 if of_bytes else len(OF_BYTES_FEATURES))
     space = Space.of(*families(candidates, architecture(hardware.arch)), hardware, features)

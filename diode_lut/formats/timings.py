@@ -138,9 +138,8 @@ def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
             problem = _problem(tuple((name, cells[name]) for name in _PROBLEM if name in cells), told)
             config = _config(tuple((name, cells[name]) for name in _CONFIG if name in cells))
             if problem.op not in config.kernel.ops:
-                raise ProblemError(
-                    f"{config.template} does not compute {problem.op} (only {', '.join(config.kernel.ops)})"
-                )
+                known = ", ".join(config.kernel.ops)
+                raise ProblemError(f"{config.template} does not compute {problem.op} (only {known})")
             timing, stage = _timing(config, cells), cells.get("stage", STAGES[0])
             if timing.ns is None and "reason" not in cells:
                 skipped["a time that is not from 1 ns to 1000 s: its config counts as failed"] += 1

@@ -365,9 +365,8 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
         f"C++ kernels: for {counted(len(compiled), 'GEMM')}; each takes the compiler 0.7 to 10 s if it is in no cache, "
         "and aten none (DIODE_LUT_MIN_GAIN=0.1 leaves gains below 10 % to aten)"
     )
-    answering = ", ".join(
-        f"{Path(path).name or 'a table in memory'} ({tier}) {count}" for (tier, path), count in files.most_common()
-    )
+    named = ((Path(path).name or "a table in memory", tier, count) for (tier, path), count in files.most_common())
+    answering = ", ".join(f"{name} ({tier}) {count}" for name, tier, count in named)
     return [
         f"{questions}, of {counted(receipt.processes, 'process')}: {asked - misses} answered, {misses} missed{more}",
         f"answered by: {answering or 'no table and no model'}",

@@ -247,9 +247,8 @@ def _shared_n(one: Entry, other: Entry) -> int | None:
     if None not in (one.n_align, other.n_align) and one.n_align != other.n_align:
         return None
     columns = aligned_columns(narrow.op, narrow.dtype)
-    return next(
-        (n for n in range(low, min(high, low + columns) + 1) if (n % columns > 0) == (narrow.n_align == 2)), None
-    )
+    near = range(low, min(high, low + columns) + 1)
+    return next((n for n in near if (n % columns > 0) == (narrow.n_align == 2)), None)
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
