@@ -176,23 +176,16 @@ def set_log_level(level: int | str) -> None:
 _SHOWN = 10  # Number of next rows shown. To find the line of each, the table is read again
 
 
-class Rival(NamedTuple):
-    """A row that would answer if the rows before it did not exist."""
-
-    tier: str
-    source: Source
-    entry: Entry
-
-
 class Explanation(NamedTuple):
     """A decision and its alternatives, if a row or a chooser answers.
 
-    ``rivals`` are the other rows for the problem, in the order of answering. ``models`` is the models' decision, or
-    None if they were asked anyway. ``times`` are measured times of the problem in nanoseconds, if there are any.
+    ``rivals`` are the other rows for the problem, each with its tier and source, in the order of answering. ``models``
+    is the models' decision, or None if they were asked anyway. ``times`` are measured times of the problem in
+    nanoseconds, if there are any.
     """
 
     decision: Decision
-    rivals: tuple[Rival, ...]
+    rivals: tuple[tuple[str, Source, Entry], ...]
     models: Decision | None
     times: Mapping[Config, float] = {}
 
@@ -253,7 +246,7 @@ def explanation_of(
     if decision.tier in (ABSTAIN, MODEL):
         return Explanation(decision, (), None)
     rivals = (
-        Rival(tier.name, source, entry)
+        (tier.name, source, entry)
         for tier in sources.tiers
         for source in tier.sources
         for entry in source.covering(problem)

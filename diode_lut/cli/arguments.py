@@ -109,6 +109,7 @@ def _time(unit: str) -> Callable[[str], float]:
             raise click.BadParameter(f"{text!r} is not a time above zero, such as 10, 90s, 10m or 1.5h")
         return seconds / seconds_in[""]
 
+    time.__name__ = {"s": "seconds", "m": "minutes"}[unit]  # the help shows it, in capitals
     return time
 
 
@@ -270,7 +271,6 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 
 TABLE = _FileType(names=True)  # a table or model to read
 FILE = _FileType(names=False)  # another file to read, such as a dataset
-
 
 table_option = partial(click.option, metavar="FILE", type=TABLE)
 files_option = partial(click.option, metavar="FILE", multiple=True, type=FILE)

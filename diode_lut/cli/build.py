@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 @click.option(
     "--budget",
     type=arguments.MINUTES,
-    metavar="MINUTES",
     required=True,
     help="Time to spend: 10 gives a first table, 60 most of the models, a night all problems.",
 )
@@ -327,7 +326,6 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
 )
 @click.option(
     "--picture",
-    metavar="FILE",
     type=PICTURE_OUTPUT,
     help="Draw loss and regret by epoch in this .png, .svg or .pdf file.",
 )
@@ -388,7 +386,6 @@ def distill_command(
 @click.option(
     "--budget",
     type=arguments.MINUTES,
-    metavar="MINUTES",
     default=0.85,
     help="Begin no row after this time. A third of it is for measuring, however long it takes to start.",
 )

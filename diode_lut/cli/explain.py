@@ -303,7 +303,7 @@ def doctor_command(chooser: str | None, form: str) -> int:
             if form == "text":
                 say(f"{subject}:")
             for finding in findings:
-                found.append({"subject": subject, **finding._asdict()})
+                found.append({"subject": subject, "topic": finding.topic, **finding._asdict()})
                 if form == "text":
                     say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=colors)
                     if finding.remedy:

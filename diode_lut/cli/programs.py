@@ -37,7 +37,6 @@ _TABLES = click.option(
 _STOP_AFTER = click.option(
     "--stop-after",
     type=SECONDS,
-    metavar="SECONDS",
     help="Interrupt the program after this time in each run, as by Ctrl-C.",
 )
 
@@ -46,7 +45,6 @@ _STOP_AFTER = click.option(
 @_TABLES
 @click.option(
     "--receipt",
-    metavar="FILE",
     type=Output(RECEIPT, allow_dash=False),
     help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
 )
@@ -111,7 +109,6 @@ def run_command(
 @click.command("tune", context_settings=_AS_TYPED)
 @click.option(
     "--table",
-    metavar="FILE",
     type=Output(TABLE_KIND, ".json", allow_dash=False),
     help="The table to build or to extend. It is for one kind of device.  [default: for each kind of device, one in "
     "~/.config/diode_lut/tables/, which every program uses]",
@@ -119,7 +116,6 @@ def run_command(
 @click.option(
     "--budget",
     type=MINUTES,
-    metavar="MINUTES",
     default=10.0,
     help="Begin no measurement after this time. The next `tune` measures the rest.",
 )
@@ -166,7 +162,6 @@ def tune_command(
 @click.option(
     "--budget",
     type=MINUTES,
-    metavar="MINUTES",
     default=10.0,
     help="Start no run that would end after this time. It ends earlier if all verdicts are clear.",
 )
@@ -185,7 +180,6 @@ def tune_command(
 @click.option(
     "--output",
     "-o",
-    metavar="FILE",
     type=Output(PAGE, allow_dash=False),
     default=Path("diode-lut-compare.html"),
     help="The HTML page to write. The figures go to a JSON file beside it.",

@@ -292,7 +292,6 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--rows",
     "rows_file",
-    metavar="FILE",
     type=arguments.FILE,
     help="Set all rows of this JSON list, as a table's entries have them, at once. --note is for those without a note.",
 )

@@ -103,8 +103,8 @@ def distill(
     report(f"{len(training)} training problems, {len(candidates)} candidates")
     trained = train_student(training, test, space, plan, report)
     with one_thread():
-        calibrated = calibrate(trained)
-        weights = trained.student.weights(calibrated.weights, calibrated.bias)
+        doubts, alone, followed = calibrate(trained)
+        weights = trained.student.weights(*doubts)
     provenance = {
         "datasets": sorted(f"sha256:{dataset.digest}" for dataset in datasets),
         "torch": ", ".join(sorted({dataset.header.torch for dataset in datasets})),
@@ -115,8 +115,8 @@ def distill(
         "problems": len(training),
     }
     model = Model(
-        *(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance),
-        fused_calibration=calibrated.fused_calibration,
+        *(hardware, weights, candidates, kinds, alone, split, provenance),
+        fused_calibration=followed,
         padding=fit_padding(training, plan.seed),
         kernels=_kernels(datasets, split),
     )

@@ -440,20 +440,11 @@ class Regression(NamedTuple):
         return inputs @ self.weights + self.bias
 
 
-class Calibrated(NamedTuple):
-    """The weights from a student's layers to the doubt, and the confidences of doubts.
+def calibrate(trained: Trained) -> tuple[Regression, Calibration, Calibration]:
+    """Return the regression of doubts on a student's layers, and their confidences, also for fused epilogues.
 
-    ``calibration`` is for problems without an epilogue, ``fused_calibration`` for others.
+    Doubts are fitted to all problems of its training, confidences to those of its own device.
     """
-
-    weights: Tensor
-    bias: Tensor
-    calibration: Calibration
-    fused_calibration: Calibration
-
-
-def calibrate(trained: Trained) -> Calibrated:
-    """Calibrate a student on the problems of its training: the doubt on all, confidence on those of its own device."""
     # The inputs are both layers of the first choice, and its lead over the next. Infinity stands where there is none.
     scores = pad(answers(trained.student, trained.measured), (0, 1), value=torch.inf)
     best, order = scores.topk(2, dim=1, largest=False)
@@ -466,11 +457,11 @@ def calibrate(trained: Trained) -> Calibrated:
         held_out = trained.teacher.unseen == part
         doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
     weights, bias = Regression.of(inputs, (~good).float())
-    calibrations = (
+    alone, followed = (
         calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1]))
         for rows in (own & ~fused, own & fused)
     )
-    return Calibrated(weights[:-1], bias, *calibrations)
+    return Regression(weights[:-1], bias), alone, followed
 
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:

@@ -59,20 +59,29 @@ _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.defau
 """Ops that are views, although their schemas do not say so."""
 
 
+def _is_view(node: Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and (target.is_view or target in _LIKE_VIEWS)
+
+
+def _is_pointwise(node: Node) -> bool:
+    target, convert = node.target, torch.ops.prims.convert_element_type.default
+    return isinstance(target, torch._ops.OpOverload) and (torch.Tag.pointwise in target.tags or target is convert)
+
+
+def _readers(node: Node, passes: Callable[[Node], bool]) -> Iterator[Node]:
+    """Yield all nodes that read a node, and the readers of those that ``passes`` accepts."""
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        new = [user for user in waiting.pop().users if user not in seen]
+        seen.update(new)
+        yield from new
+        waiting += filter(passes, new)
+
+
 def may_be_followed(node: Node | None) -> bool:
     """Return whether pointwise work follows this node of Inductor's graph, directly or after views."""
-    waiting, seen = [node] if node is not None else [], set[Node]()
-    while waiting:
-        for user in waiting.pop().users:
-            target = user.target
-            if user in seen or not isinstance(target, torch._ops.OpOverload):
-                continue
-            seen.add(user)
-            if torch.Tag.pointwise in target.tags or target is torch.ops.prims.convert_element_type.default:
-                return True
-            if target.is_view or target in _LIKE_VIEWS:
-                waiting.append(user)
-    return False
+    return node is not None and any(map(_is_pointwise, _readers(node, _is_view)))
 
 
 def epilogue_ahead(node: Node) -> str | None:
@@ -83,11 +92,8 @@ def epilogue_ahead(node: Node) -> str | None:
     size, known = node.meta["val"].numel(), statically_known_true
 
     def is_like(user: Node) -> bool:
-        value, target = user.meta.get("val"), user.target
-        if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
-            return False
-        movable = target.is_view or target in _LIKE_VIEWS or target is torch.ops.prims.convert_element_type.default
-        return known(value.numel() == size) and (movable or torch.Tag.pointwise in target.tags)
+        value, is_elementwise = user.meta.get("val"), _is_view(user) or _is_pointwise(user)
+        return is_elementwise and isinstance(value, torch.Tensor) and known(value.numel() == size)
 
     waiting, inside = [node], {node}
     while waiting:
@@ -113,17 +119,8 @@ def is_concatenated(node: Node | None) -> bool:
     """
     if node is None or all(user.target is not torch.ops.aten.cat.default for user in node.users):
         return False
-    waiting, seen = [node], set[Node]()
-    while waiting:
-        for user in waiting.pop().users:
-            target = user.target
-            if user.op == "output":
-                return False
-            is_view = isinstance(target, torch._ops.OpOverload) and target.is_view
-            if (is_view or target is getitem or target in _LIKE_VIEWS) and user not in seen:
-                seen.add(user)
-                waiting.append(user)
-    return True
+    readers = _readers(node, lambda user: user.target is getitem or _is_view(user))
+    return all(user.op != "output" for user in readers)
 
 
 ALONE = "_diode_lut_alone"

@@ -103,7 +103,6 @@ class InProcess:
     workers = 1
 
     def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
-        """See Executor."""
         return find_setup(device, method, search_space)
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
@@ -191,7 +190,6 @@ class Workers:
 
     @property
     def workers(self) -> int:
-        """See Executor."""
         return len(self._workers)
 
     def close(self) -> None:

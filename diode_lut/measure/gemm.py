@@ -377,26 +377,6 @@ def ends_of_groups(rows: int, groups: int) -> list[int]:
     return [round(scale * sum(shares[: number + 1])) for number in range(groups)]
 
 
-class GroupedMmCheck:
-    """Compares each element of a grouped matmul's result with float64."""
-
-    def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
-        a, b, ends = operands
-        starts = [0, *ends.tolist()]
-        parts = [
-            (a[start:end].double() @ each.double()).float()
-            for start, end, each in zip(starts, starts[1:], b, strict=False)
-        ]
-        self._expected = torch.cat(parts)
-        self._limit = _TOLERANCE["bfloat16"] * math.sqrt(problem.k)
-
-    def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of a launch's result are right. NaN never is."""
-        torch.full_like(self._expected, torch.nan, dtype=torch.bfloat16)  # the allocator hands out this memory next
-        result, *_ = launch()
-        return bool((result - self._expected).abs_().max() <= self._limit)
-
-
 def columns_of(problem: Problem) -> list[int]:
     """Return the columns of each B of joined matmuls, shared out evenly. CollectError for an odd number if gated."""
     count = PRODUCTS[problem.variant]
@@ -492,3 +472,14 @@ class TogetherCheck:
 
 _OF_GATED = 8.0
 """How much larger the errors of a gated product are, both of whose factors are at most about 8 and have errors."""
+
+
+class GroupedMmCheck(TogetherCheck):
+    """Compares each element of a grouped matmul's result with float64."""
+
+    def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
+        a, b, ends = operands
+        parts = zip([0, *ends.tolist()], ends.tolist(), b, strict=False)
+        self._expected = [torch.cat([(a[start:end].double() @ each.double()).float() for start, end, each in parts])]
+        self._dtype = torch.bfloat16
+        self._limit = _TOLERANCE["bfloat16"] * math.sqrt(problem.k)

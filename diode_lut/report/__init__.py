@@ -49,7 +49,6 @@ JsonObject = dict[str, Any]
 
 TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]  # yields problems, and may show progress
 
-
 FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "generated": GENERATED}
 """The ops that the page treats alike. Matmuls are those that a row without an op is for."""
 

@@ -35,7 +35,6 @@ from diode_lut.table.row import ABSENT, ANY, Entry, Range, box, coverage, ops_of
 
 _Numbers = npt.NDArray[np.intp]
 
-
 REMEMBERED = 1 << 14  # Number of remembered answers. A model has some hundred different GEMMs, and asks for each often
 
 

@@ -47,7 +47,6 @@ TEMPLATES: dict[str, Template] = {
 }
 """All templates by the name tables use, in the fixed order in which equally good configs are chosen."""
 
-
 POINTER_TUNABLES = TRITON_MM.names  # the tunables of all of Inductor's plain Triton templates
 
 

@@ -267,7 +267,6 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
     "tensor descriptors.",
 )
 
-
 _GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides tiles
 _FROM_MEMORY = 64  # from this number of rows of a block, the tensor cores of sm_90 read operands from shared memory
 _FEW, _MANY = 32, 128  # Rows of a group. Up to _FEW, all time goes into reading B. From _MANY, small tiles only lose
