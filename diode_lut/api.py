@@ -8,15 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut import probe
-from diode_lut.decide.catalog import (
-    TableFile,
-    find_path,
-    find_tables,
-    hardware_called,
-    open_file,
-    sources_for,
-    sources_with,
-)
+from diode_lut.decide import catalog
 from diode_lut.decide.choosers import LIMIT_S, Chooser, ChooserFunction, Registration, register, registered
 from diode_lut.decide.decide import NOT_AS_TIMED, Axis, Piece, Sources, decide
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Source, Threshold
@@ -46,9 +38,9 @@ def get_detected_hardware() -> Hardware:
     return hardware_of()
 
 
-def list_available_tables() -> list[TableFile]:
+def list_available_tables() -> list[catalog.TableFile]:
     """Return the user's own tables, then the shipped tables. Those with an unreadable head are a warning."""
-    return find_tables(config.tables)
+    return catalog.find_tables(config.tables)
 
 
 def register_table(name_or_path: str) -> None:
@@ -58,8 +50,8 @@ def register_table(name_or_path: str) -> None:
     whatever it was trained for. A table keeps its place if it is there already. A relative path means the same file
     wherever the process goes.
     """
-    path = find_path(name_or_path).absolute()
-    open_file(path)
+    path = catalog.find_path(name_or_path).absolute()
+    catalog.open_file(path)
     config.add_table(name_or_path, str(path))
 
 
@@ -104,9 +96,12 @@ def explanation_over(
 
 
 def _sources(hardware: Hardware | str | None, first: Table | Model | None, settings: Settings) -> Sources:
-    device = hardware_called(hardware, settings) if isinstance(hardware, str) else hardware or get_detected_hardware()
-    choosers = registered()
-    return sources_for(device, settings, choosers) if first is None else sources_with(first, device, settings, choosers)
+    if isinstance(hardware, str):
+        hardware = catalog.hardware_called(hardware, settings)
+    device, choosers = hardware or get_detected_hardware(), registered()
+    if first is None:
+        return catalog.sources_for(device, settings, choosers)
+    return catalog.sources_with(first, device, settings, choosers)
 
 
 def _checked(problem: Problem) -> Problem:

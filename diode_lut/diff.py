@@ -341,7 +341,7 @@ def _change_details(change: Change) -> list[str]:
 
 
 def _summary(diff: Diff) -> str:
-    """The number of changes of each kind."""
+    """Return the number of changes of each kind."""
     words = {"winner": "with another winner", "details": "changed in details"}
     rows = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in diff.counts.items())
     unpaired = "; not all that were narrowed or widened were looked for" if diff.unpaired else ""

@@ -145,7 +145,7 @@ def regret_class(regret: float | None) -> str:
 
 
 def _within(regret: float, limit: float) -> bool:
-    """Whether a regret is at most the limit, after rounding: 0.02 may be computed as 0.020000000000000018."""
+    """Return whether a regret is at most the limit, after rounding: 0.02 may be computed as 0.020000000000000018."""
     return round(regret, _DIGITS) <= limit
 
 

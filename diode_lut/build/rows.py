@@ -63,7 +63,7 @@ class BuiltRow(NamedTuple):
         return prod(high - low + 1 for low, high in self.box)
 
     def holds(self, box: Ranges) -> bool:
-        """Whether this row's box contains another."""
+        """Return whether this row's box contains another."""
         return all(least <= low and high <= most for (least, most), (low, high) in zip(self.box, box, strict=True))
 
 
@@ -223,7 +223,7 @@ class _Merger:
 
 
 def _within(points: Array, low: Array, high: Array) -> Array:
-    """Whether points are in boxes. All three have an item for each axis."""
+    """Return whether points are in boxes. All three have an item for each axis."""
     axes = zip(points, low, high, strict=True)
     return reduce(and_, ((least <= size) & (size <= most) for size, least, most in axes))
 

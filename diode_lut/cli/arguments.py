@@ -331,7 +331,7 @@ def read_datasets(inputs: Iterable[Typed], hardware: Hardware | None = None, lay
 
 
 def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
-    """DatasetError if a dataset was measured on another device than the table's or model's."""
+    """Raise DatasetError if a dataset was measured on another device than the table's or model's."""
     for dataset in datasets:
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
@@ -396,7 +396,7 @@ def kernels_of(directory: Path | None) -> list[RecordedKernel]:
 
 
 def require_torch(command: str) -> None:
-    """SettingError, with the command to install torch, if torch is missing or broken."""
+    """Raise SettingError, with the command to install torch, if torch is missing or broken."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
@@ -407,7 +407,7 @@ def require_torch(command: str) -> None:
 
 
 def require_inductor(command: str) -> None:
-    """SettingError, with a remedy, if torch is missing, or if Inductor, with Triton, is broken."""
+    """Raise SettingError, with a remedy, if torch is missing, or if Inductor, with Triton, is broken."""
     require_torch(command)
     try:
         import diode_lut.hook.problems  # noqa: F401
@@ -417,7 +417,7 @@ def require_inductor(command: str) -> None:
 
 
 def require_picture(path: Path) -> None:
-    """SettingError or OSError if no picture can be drawn and written."""
+    """Raise SettingError or OSError if no picture can be drawn and written."""
     require_writable(path)
     try:
         from matplotlib.figure import Figure

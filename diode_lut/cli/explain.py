@@ -263,7 +263,7 @@ def _timed(explanations: list[Explanation], inputs: tuple[arguments.Typed, ...])
 
 
 def _require_only(names: Sequence[str], reason: str) -> None:
-    """UsageError, with a reason, if the command line says more about a problem than these parameters."""
+    """Raise UsageError, with a reason, if the command line says more about a problem than these parameters."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = str(parameter.name)

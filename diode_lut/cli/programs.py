@@ -268,7 +268,7 @@ def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: P
 
 
 def _require_answers() -> None:
-    """SettingError if the settings let no table answer."""
+    """Raise SettingError if the settings let no table answer."""
     if not autoregister():
         raise SettingError("DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it")
     if config.policy == "off":

@@ -94,7 +94,7 @@ def slowed(samples: Sequence[GpuState]) -> list[str]:
 
 
 def clocks_text(samples: Sequence[GpuState]) -> str:
-    """The clocks and temperatures while measuring."""
+    """Return the clocks and temperatures while measuring."""
     if not samples:
         return "not known: no nvidia-smi"
     clocks = [sample.clock for sample in samples]
@@ -124,7 +124,7 @@ class Machine:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Samples are taken in a thread while the block runs."""
+        """Take samples in a thread while the block runs."""
         ended = threading.Event()
 
         def watch() -> None:

@@ -233,7 +233,7 @@ def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator
 
 
 def bootstrap(gains: Sequence[float]) -> Interval:
-    """The geometric mean with its 95 % interval: the percentiles of RESAMPLES draws with replacement."""
+    """Return the geometric mean with its 95 % interval: the percentiles of RESAMPLES draws with replacement."""
     logarithms = np.log(gains)
     source = np.random.default_rng(0)
     drawn = [source.choice(logarithms, len(logarithms)).mean() for _ in range(RESAMPLES)]

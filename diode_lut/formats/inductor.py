@@ -76,7 +76,7 @@ def other_config(op: str, name: str) -> Config:
 
 
 def best_times(timings: Iterable[Timing]) -> tuple[Timing, ...]:
-    """The best time of each config: the library may have two ways of adding a bias."""
+    """Return the best time of each config: the library may have two ways of adding a bias."""
     best: dict[Config, Timing] = {}
     for timing in timings:
         best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)

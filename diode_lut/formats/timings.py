@@ -58,12 +58,12 @@ _WHAT = "timings, a list of objects"
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings. Consecutive rows of a problem are a record, until a config has a further time."""
+    """Return the timings. Consecutive rows of a problem are a record, until a config has a further time."""
     return Timings(_header(path, facts), _records(path, facts, skipped))
 
 
 def write(dataset: Dataset, output: Path) -> bytes:
-    """All timings, as JSON if the name of the file ends with ``.json``, else as CSV."""
+    """Write all timings, as JSON if the name of the file ends with ``.json``, else as CSV."""
     header = dataset.header
     about = dict(zip(_DEVICE, header.hardware, strict=False))
     about |= {name: getattr(header, name) for name in _SOFTWARE} | {"date": header.measured_on}
@@ -280,7 +280,7 @@ def _not_read(names: Iterable[str]) -> Iterator[str]:
 
 
 def _text(name: str, value: Any) -> str:
-    """A value of JSON as a cell of CSV has it."""
+    """Return a value of JSON as a cell of CSV has it."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return "x".join(map(str, value))
     if isinstance(value, (str, int, float)):

@@ -33,6 +33,7 @@ from diode_lut.decide.decide import Answers, Axis, Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import MissError
 from diode_lut.hardware import architecture
+from diode_lut.hook import epilogues
 from diode_lut.hook.choices import (
     Build,
     answer,
@@ -43,17 +44,6 @@ from diode_lut.hook.choices import (
     offered,
     runnable,
     with_a_layout,
-)
-from diode_lut.hook.epilogues import (
-    NOTHING,
-    SLOWER,
-    UNKNOWN,
-    Alternative,
-    Alternatives,
-    Deferred,
-    has_aligned_rows,
-    is_concatenated,
-    may_be_followed,
 )
 from diode_lut.hook.problems import (
     MARK,
@@ -462,12 +452,12 @@ class _MatmulLowering:
         """
         now, node, single = self.now, V.graph.current_node, self.is_single
         wanted = now.settings.epilogues and single and (choices is not None or not autotuning())
-        alone = not wanted or not may_be_followed(node)
+        alone = not wanted or not epilogues.may_be_followed(node)
         triton = single and choices is not None and isinstance(choices[0], TritonTemplateCaller)
-        joined = triton and is_concatenated(node)
+        joined = triton and epilogues.is_concatenated(node)
         if alone and not joined and own_branches is None:
             if wanted:
-                now.record_unfused(problem, self.inputs.device(), NOTHING)
+                now.record_unfused(problem, self.inputs.device(), epilogues.NOTHING)
             return choices
         choices = choices or self.ask_base(self.templates)
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):
@@ -497,14 +487,15 @@ class _MatmulLowering:
         answering = {name: decision for name, decision in considered.items() if decision.configs}
         may_branch = bool(changing) and can_branch()
         layout = copy.copy(plain.layout).as_fixed()
-        as_good = own == ATEN or alone or (has_aligned_rows(layout) and not few)
+        as_good = own == ATEN or alone or (epilogues.has_aligned_rows(layout) and not few)
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
         if V.graph.current_node.target is torch.ops.aten.convolution.default and own != ATEN and answering:
             as_good = as_good and release() > (2, 11)  # 2.11 fuses through views for a Deferred only
         in_part = joined and not changing and own is not None and own != ATEN
         if as_good and not (may_branch or own_branches is not None or in_part):
             if own == ATEN and not alone:
-                now.record_unfused(problem, device, SLOWER if len(answering) == len(_CLASSES) else UNKNOWN)
+                reason = epilogues.SLOWER if len(answering) == len(_CLASSES) else epilogues.UNKNOWN
+                now.record_unfused(problem, device, reason)
             return plain
 
         def make(config: Config) -> ChoiceCaller:
@@ -512,7 +503,7 @@ class _MatmulLowering:
                 return plain if config == own else aten
             return build_choice(config, with_layouts, self.op, layout)
 
-        def alternative(decision: Decision) -> Alternative | None:
+        def alternative(decision: Decision) -> epilogues.Alternative | None:
             config, choice = next(runnable(decision, make), (None, None))
             if config is None:
                 return None
@@ -522,11 +513,11 @@ class _MatmulLowering:
                 with suppress(CannotRun):
                     if pieces:
                         found = self._branches(pieces, with_layouts, make)
-                        return Alternative(decision, config, found.triton[0], found, pieces)
-            return Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
+                        return epilogues.Alternative(decision, config, found.triton[0], found, pieces)
+            return epilogues.Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
 
-        made = Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
-        return Deferred(plain, aten, made)
+        made = epilogues.Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
+        return epilogues.Deferred(plain, aten, made)
 
     def _build(self, config: Config) -> ChoiceCaller:
         return self._aten() if config == ATEN else build_choice(config, self.inputs, self.op, variant=self.variant)

@@ -332,11 +332,10 @@ def collect(
 
     If ``path`` is a directory, the dataset is the file in it named after the hardware and the software. ``device`` is
     ``cpu``, ``cuda`` or ``all`` (see open_executor), by default CUDA if there is any. ``method`` is a key of METHODS,
-    by default ``sweep`` on CUDA. After ``budget_s`` seconds no problem is begun.
-    Problems that cannot be measured are skipped. With a ``table``, only its
-    answers and the baseline are timed, at the last stage, without problems that it misses. Method ``autotune`` times
-    Inductor's other choices as well. ``kernels`` are measured at stage ``final``. ``executor`` is already open, and
-    stays open.
+    by default ``sweep`` on CUDA. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are
+    skipped. With a ``table``, only its answers and the baseline are timed, at the last stage, without problems that it
+    misses. Method ``autotune`` times Inductor's other choices as well. ``kernels`` are measured at stage ``final``.
+    ``executor`` is already open, and stays open.
 
     HardwareError if there is no such device, DatasetError if the file holds timings of other hardware or software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device

@@ -93,7 +93,7 @@ class Specialization(NamedTuple):
 
 
 def shares_kernels(problem: Problem) -> bool:
-    """Whether kernels with sizes as arguments can compute it: its operands are packed, neither many nor large."""
+    """Return whether kernels with sizes as arguments can compute it: operands are packed, neither many nor large."""
     b, m, n, k = problem.sizes
     packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
     return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MAX_ELEMENTS
@@ -322,7 +322,7 @@ class GemmCheck:
         self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether a launch computes the right result: integers are equal, and no element stays unwritten."""
+        """Return whether a launch computes the right result: integers are equal, and no element stays unwritten."""
         torch.full_like(self.out, self._never)  # the allocator hands out this memory next
         for out in (self.out, self.padded):
             out.fill_(self._never)
@@ -460,7 +460,7 @@ class TogetherCheck:
         self._limit = _TOLERANCE[problem.dtype] * (_OF_GATED if problem.variant in GATED else 1.0)
 
     def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of a launch's results are right. NaN never is."""
+        """Return whether all elements of a launch's results are right. NaN never is."""
         for each in self._expected:
             torch.full_like(each, torch.nan, dtype=self._dtype)  # the allocator hands out this memory next
         results = launch()

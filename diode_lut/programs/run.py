@@ -390,7 +390,7 @@ def _without_choice(receipt: Receipt) -> list[str]:
 
 
 def named_gemms(missed: Sequence[Loss]) -> str:
-    """The first GEMMs of these misses, and how many more there are."""
+    """Return the first GEMMs of these misses, and how many more there are."""
     return _named(list(dict.fromkeys(str(loss.problem) for loss in missed)))
 
 

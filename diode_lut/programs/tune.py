@@ -212,7 +212,7 @@ def _unanswered(receipt: Receipt) -> dict[Hardware, set[Problem]]:
 
 
 def _kept_receipt(order: Order) -> Path:
-    """Where the receipt of the first run is kept, for this program with these arguments in this directory."""
+    """Return where the first receipt of this program, with these arguments in this directory, is kept."""
     identity = repr((list(order.command), str(Path.cwd()), str(order.table)))
     return _own(own_directory()) / "interrupted" / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 

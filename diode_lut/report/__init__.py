@@ -94,7 +94,7 @@ class ShownKind(NamedTuple):
     layout: str | None
 
     def covers(self, other: ShownKind) -> bool:
-        """Whether all problems of the other kind are of this kind as well."""
+        """Return whether all problems of the other kind are of this kind as well."""
         if self.op is None and other.op is not None and other.op not in MATMULS:
             return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))

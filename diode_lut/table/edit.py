@@ -212,7 +212,7 @@ def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> 
     """Return the rows that stay, and remarks. Rows are compared by their problems."""
 
     def by_coverage(table: Table) -> dict[object, Entry]:
-        """Of rows for the same problems, as in no valid table, the first in canonical order counts."""
+        """Return the rows by the problems they cover. Of several for the same, the first in canonical order counts."""
         rows: dict[object, Entry] = {}
         for entry in sorted(table.entries, key=canonical_order):
             rows.setdefault(coverage(entry), entry)

@@ -344,7 +344,7 @@ def unreachable(
 
 
 def _is_covered(row: Entry, others: Sequence[Entry], effort: Effort) -> bool:
-    """Whether the others cover all problems of the row."""
+    """Return whether the others cover all problems of the row."""
     classes = ALIGNS if any(each.n_align is not None for each in (row, *others)) else (None,)
     for op in ops_of(row):
         for dtype, n_align in product(DOMAINS[op].dtypes if row.dtype is None else (row.dtype,), classes):
@@ -381,7 +381,7 @@ def _part(row: Entry, op: str, dtype: str, n_align: int | None) -> list[Range] |
 
 
 def _fill(whole: Sequence[Range], parts: Sequence[Sequence[Range]], effort: Effort) -> bool:
-    """Whether the parts cover the whole, which is cut at all borders of parts: each cell has to lie in a part."""
+    """Return whether the parts cover the whole. It is cut at all borders of parts, and each cell must lie in one."""
     low, high = np.array(whole, np.int64).T
     lows, highs = np.array(parts, np.int64).reshape(-1, len(whole), 2).transpose(2, 0, 1)
     lows, ends = np.maximum(lows, low), np.minimum(highs, high) + 1
