@@ -167,7 +167,7 @@ class Source(ABC):
     def name(self, answer: Answer | None = None) -> str:
         """Return the name for messages. For an answer, add its place."""
 
-    def answers(self, answer: Answer) -> str:
+    def line_about(self, answer: Answer) -> str:
         """Return a line about an answer of its own."""
         return f"{self.name(answer)} answers"
 
@@ -258,7 +258,7 @@ class TableSource(Source):
         line = self.table.line_of(answer.entry) if answer is not None and answer.entry is not None else None
         return table if line is None else f"{table}:{line}"
 
-    def answers(self, answer: Answer) -> str:
+    def line_about(self, answer: Answer) -> str:
         assert answer.entry is not None
         note = f" ({answer.entry.note})" if answer.entry.note else ""
         return f"{self.name(answer)} answers{note}"
@@ -356,7 +356,7 @@ class ModelSource(Source):
         name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
         return name if answer is not None else f"{name}{self._trained_for}"
 
-    def answers(self, answer: Answer) -> str:
+    def line_about(self, answer: Answer) -> str:
         if answer.ranking is None:
             return f"{self.name()} answers, with the config of the least expected time"
         comma = "," if self._trained_for else ""
@@ -465,7 +465,7 @@ class Decision(NamedTuple):
         else:
             assert self.source is not None
             assert self.answer is not None
-            last = f"{self.tier}: {self.source.answers(self.answer)}"
+            last = f"{self.tier}: {self.source.line_about(self.answer)}"
             if self.over:
                 last += f"; for {self.over}, {self.configs[0]} is taken"
             elif self.configs != self.answer.configs:

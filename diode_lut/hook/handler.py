@@ -36,11 +36,11 @@ from diode_lut.hardware import architecture
 from diode_lut.hook import epilogues
 from diode_lut.hook.choices import (
     Build,
-    answer,
     build_choice,
     in_force,
     is_big_enough,
     library_choice,
+    marked_choices,
     offered,
     runnable,
     with_a_layout,
@@ -404,7 +404,7 @@ class _MatmulLowering:
             if own_branches is not None:
                 choices = list[ChoiceCaller](own_branches.triton[:1])
             else:
-                choices = answer(self.now, decision, self._build, asked.pad)
+                choices = marked_choices(self.now, decision, self._build, asked.pad)
             if asked.followed is not None and DOMAINS[self.op].epilogues != (NO_EPILOGUE,):
                 choices = self._followed(asked.followed, choices, own_branches)
         if self.op == "addmm":
