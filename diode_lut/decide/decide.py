@@ -83,9 +83,10 @@ class Sources:
         With ``over``, decide about a generated kernel for all x in this range. Kernels have 32-bit indices, so x ends
         where there would be too many elements.
         """
+        source, answer, configs = None, None, tuple[Config, ...]()
+        tier, tried = ABSTAIN, self._before[-1]
         abstained: dict[int, Step] = {}
-        source, answer = None, None
-        for number, tier, asked in self._asked:
+        for number, name, asked in self._asked:
             if over is None:
                 found = asked.ask(problem, threshold, padding=padding)
             else:
@@ -93,21 +94,18 @@ class Sources:
                 found = asked.ask_over(problem, over.low, max(over.low, high), threshold)
             if found is None:
                 continue
-            source, answer = asked, found
-            if found.configs:
+            source, answer, configs = asked, found, found.configs
+            if configs:
+                tier, tried = name, self._before[number]
                 break
-            abstained[number] = Step(tier, asked, found.reason)
-        else:
-            number, tier = len(self._before) - 1, ABSTAIN
-        tried = self._before[number]
+            abstained[number] = Step(name, asked, found.reason)
         if abstained:
-            tried = tuple(abstained.get(each, step) for each, step in enumerate(tried))
-        configs = () if answer is None else answer.configs
+            tried = tuple(abstained.get(number, step) for number, step in enumerate(tried))
         least = threshold.min_gain or (UNCLEAR_LOSS if problem.op in GENERATED else 0)
-        if configs and answer is not None and answer.gain is not None and answer.gain < least:
-            usual = baseline(problem.op)  # its first config in the answer may be padded
-            if configs[0].template != usual.template:
-                configs = (next((config for config in configs if config.template == usual.template), usual),)
+        gain, usual = None if answer is None else answer.gain, baseline(problem.op)
+        if configs and gain is not None and gain < least and configs[0].template != usual.template:
+            # The first of its configs in the answer may be padded
+            configs = (next((config for config in configs if config.template == usual.template), usual),)
         named = "" if over is None else str(over)
         return Decision(problem, self.hardware, tier, configs, source, answer, tried, named)
 
