@@ -215,8 +215,7 @@ def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[st
     """Return all values in the headers, the digests of the datasets, and the model to which rows were left."""
     headers = [dataset.header for dataset in datasets]
     provenance: dict[str, str | list[str]] = {
-        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""}))
-        for name in (*SOFTWARE, "measured_by")
+        name: ", ".join(sorted({getattr(each, name) for each in headers} - {""})) for name in (*SOFTWARE, "measured_by")
     }
     provenance["measured_on"] = max(header.measured_on for header in headers)
     provenance["datasets"] = sorted({f"sha256:{dataset.digest}" for dataset in datasets})

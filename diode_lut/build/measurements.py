@@ -61,11 +61,7 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
         sweep, final = ({config: median(ns) for config, ns in stage.items()} for stage in times[problem])
         scales = {}
         for pad in {config.pad for config in sweep}:
-            both = [
-                config
-                for config in final.keys() & sweep.keys()
-                if config.pad == pad and config.template != ATEN.template
-            ]
+            both = [each for each in final.keys() & sweep.keys() if each.pad == pad and each.template != ATEN.template]
             scales[pad] = 1.0
             if both:
                 scales[pad] = median(final[config] / sweep[config] for config in both)

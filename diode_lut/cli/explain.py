@@ -130,8 +130,7 @@ _GENERAL = ("hardware", "table", "chooser", "form")  # the parameters that say n
     help="A GPU such as H100, a table by name or path, cpu, cuda, or NAME,ARCH,SMS.  [default: this machine's device]",
 )
 @arguments.table_option(
-    "--table",
-    help="Ask this table before all other tables, or this model before all other models; tables come first.",
+    "--table", help="Ask this table before all other tables, or this model before all other models; tables come first."
 )
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
 @arguments.files_option(

@@ -35,9 +35,7 @@ _TABLES = click.option(
     help="A table or model of your own, by path or name, asked before those of DIODE_LUT_TABLES; can be repeated.",
 )
 _STOP_AFTER = click.option(
-    "--stop-after",
-    type=SECONDS,
-    help="Interrupt the program after this time in each run, as by Ctrl-C.",
+    "--stop-after", type=SECONDS, help="Interrupt the program after this time in each run, as by Ctrl-C."
 )
 
 

@@ -392,11 +392,8 @@ def _open_sources(
 ) -> Sources:
     sources = Sources(hardware, tiers_for(hardware, user_tables, tiers, choosers))
     by_tier = {tier.name: tier.sources for tier in sources.tiers}
-    names = [
-        f"{tier.name}: {source.path or source.name()} ({source.description()})"
-        for tier in sources.tiers
-        for source in tier.sources
-    ]
+    asked = ((tier.name, source) for tier in sources.tiers for source in tier.sources)
+    names = [f"{tier}: {source.path or source.name()} ({source.description()})" for tier, source in asked]
     log.info("%s: %s", hardware, printable(", ".join(names)) or "no tables")
     others = by_tier.get(SAME_ARCH)
     if others and not (by_tier.get(USER) or by_tier.get(DEVICE)):

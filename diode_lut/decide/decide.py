@@ -381,10 +381,7 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
 def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
     """Return the samples with the times of only those configs that ``keeps`` accepts."""
     kept = set(filter(keeps, _configs(samples)))
-    return [
-        sample._replace(times={config: time for config, time in sample.times.items() if config in kept})
-        for sample in samples
-    ]
+    return [each._replace(times={key: each.times[key] for key in each.times if key in kept}) for each in samples]
 
 
 def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:

@@ -202,10 +202,9 @@ class Neighbours:
         self._numbers: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             self._numbers[coverage(row).kind].append(number)
-        self._boxes = {
-            kind: _Boxes(rows[numbers[0]].op, [box(rows[each]) for each in numbers])
-            for kind, numbers in self._numbers.items()
-        }
+        self._boxes: dict[tuple[Any, ...], _Boxes] = {}
+        for kind, numbers in self._numbers.items():
+            self._boxes[kind] = _Boxes(rows[numbers[0]].op, [box(rows[each]) for each in numbers])
         self._sharing: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def of(self, entry: Entry, stop: int, effort: Effort | None = None) -> Iterator[int]:
