@@ -263,10 +263,8 @@ class OverSizes(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the decisions for programs."""
-        parts = [
-            {"over": decision.over, "config": config.to_json(), "where": decision.where}
-            for _, decision, config in self.parts
-        ]
+        asked = ((decision, config.to_json()) for _, decision, config in self.parts)
+        parts = [{"over": decision.over, "config": config, "where": decision.where} for decision, config in asked]
         left_out = [config.to_json() for config in self.whole.left_out]
         return {**_as_dict(self.whole), "over": self.whole.over, "left_out": left_out, "parts": parts}
 

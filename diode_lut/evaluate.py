@@ -228,7 +228,6 @@ _COLUMNS = (
     *("problems", "covered", "gain", "of best", "regret", "worst", "<= 2 %", "<= 5 %"),
     *("slower", "failed", "not measured"),
 )
-
 _LEAST_WIDTH = 6  # least width of a figure, for ``100.0%``
 
 
@@ -290,10 +289,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "against": evaluation.against,
         "unsolved": evaluation.unsolved,
         "all": _figures(evaluation.summary),
-        "by": {
-            name: {key: _figures(summary) for key, summary in summaries.items()}
-            for name, summaries in evaluation.groups.items()
-        },
+        "by": {name: {key: _figures(own[key]) for key in own} for name, own in evaluation.groups.items()},
         "regret_classes": evaluation.classes,
         "worst": [
             {

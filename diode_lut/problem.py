@@ -477,10 +477,10 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
     a = (m, k) if letter_a == "n" else (k, m)
     c = (k, n) if letter_b == "n" else (n, k)
     unit = 16 // ITEMSIZES[dtype]
-    packed = all(
-        (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
-    )
-    return 16 if packed else 2
+    for rows, columns in (a, c):
+        if (rows > 1 and columns > 1 and columns % unit) or (b > 1 and rows * columns % unit):
+            return 2
+    return 16
 
 
 def attention_align(dtype: str, k: int, v: int) -> int:

@@ -297,10 +297,8 @@ def wide_rows(op: str, group: RowGroup, times: Costs, baseline: int) -> Iterator
     for family, by_length in families.items():
         lengths = []
         for length, numbers in sorted(by_length.items()):
-            faster = [
-                {config for config, time in times[each].items() if time <= times[each].get(baseline, 0)}
-                for each in numbers
-            ]
+            known = [times[each] for each in numbers]
+            faster = [{config for config, time in own.items() if time <= own.get(baseline, 0)} for own in known]
             least = min((prod(it), it) for it in (tuple(named[each][name] for name in sizes.least) for each in numbers))
             queries = frozenset(named[each]["m"] for each in numbers)
             configs = frozenset(set.intersection(*faster) - {baseline})

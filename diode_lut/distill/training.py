@@ -247,10 +247,8 @@ def _train(trainings: Sequence[Training], ended: Event) -> list[list[Epoch]]:
         totals = torch.zeros(len(trainings), dtype=torch.float64, device=plan.device)
         shuffled = []
         for number, (rows, size) in enumerate(zip(chosen, sizes, strict=True)):
-            orders = [
-                own[torch.randperm(len(own), generator=generator)[:size]]
-                for own, generator in zip(rows, generators, strict=True)
-            ]
+            both = zip(rows, generators, strict=True)
+            orders = [own[torch.randperm(len(own), generator=generator)[:size]] for own, generator in both]
             shuffled += [(number, batch) for batch in torch.split(torch.stack(orders).to(plan.device), _BATCH, dim=1)]
         for place in torch.randperm(len(shuffled), generator=generators[0]).tolist():
             number, batch = shuffled[place]
@@ -457,10 +455,8 @@ def calibrate(trained: Trained) -> tuple[Regression, Calibration, Calibration]:
         held_out = trained.teacher.unseen == part
         doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
     weights, bias = Regression.of(inputs, (~good).float())
-    alone, followed = (
-        calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1]))
-        for rows in (own & ~fused, own & fused)
-    )
+    groups, per_lead = (own & ~fused, own & fused), -float(weights[-1])
+    alone, followed = (calibration_of(doubts[rows].numpy(), good[rows].numpy(), per_lead) for rows in groups)
     return Regression(weights[:-1], bias), alone, followed
 
 

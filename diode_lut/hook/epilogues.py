@@ -193,10 +193,8 @@ def is_written_in_rows(layout: ir.Layout) -> bool:
     """Return whether rows of a result have no gaps and begin at multiples of 16 bytes, as in measurements."""
     view = layout.view.get_layout() if isinstance(layout, ir.NonOwningLayout) else layout
     *steps, last = view.stride
-    return bool(last == 1) and all(
-        V.graph.sizevars.statically_known_multiple_of(elements * view.dtype.itemsize, ROW_BYTES)
-        for elements in (view.offset, *steps)
-    )
+    known, itemsize = V.graph.sizevars.statically_known_multiple_of, view.dtype.itemsize
+    return bool(last == 1) and all(known(elements * itemsize, ROW_BYTES) for elements in (view.offset, *steps))
 
 
 NOTHING = "no pointwise work follows, but another op or nothing"

@@ -333,10 +333,8 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     wanted = padded(problem, pad_multiple(problem.dtype))
     growths = (wanted.m - problem.m, wanted.n - problem.n, wanted.k - problem.k)
     sizes = (a.shape[-2], b.shape[-1], a.shape[-1])
-    return all(
-        count == (growth if isinstance(size, int) else 0)
-        for count, size, growth in zip(added, sizes, growths, strict=True)
-    )
+    each = zip(added, sizes, growths, strict=True)
+    return all(count == (growth if isinstance(size, int) else 0) for count, size, growth in each)
 
 
 MARK = "diode_lut"  # The annotation of our choices with their config. Inductor must use no others

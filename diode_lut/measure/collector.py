@@ -258,11 +258,8 @@ class Workers:
         tasks = tuple(task for task in shard.tasks if task.problem not in done)
         suspect = crash.problem if crash else tasks[0].problem if len(tasks) == 1 else None
         if crash and crash.config:  # it is not tried again on this problem
-            failed = Timing(crash.config, None, crash.reason)
-            tasks = tuple(
-                task._replace(failed=(*task.failed, failed)) if task.problem == crash.problem else task
-                for task in tasks
-            )
+            more = {crash.problem: (Timing(crash.config, None, crash.reason),)}
+            tasks = tuple(task._replace(failed=task.failed + more.get(task.problem, ())) for task in tasks)
         elif suspect:
             deaths[suspect] += 1
             if deaths[suspect] == MAX_DEATHS:

@@ -463,11 +463,8 @@ class TogetherCheck:
         """Return whether all elements of a launch's results are right. NaN never is."""
         for each in self._expected:
             torch.full_like(each, torch.nan, dtype=self._dtype)  # the allocator hands out this memory next
-        results = launch()
-        return all(
-            bool((result - expected).abs_().max() <= self._limit)
-            for result, expected in zip(results, self._expected, strict=True)
-        )
+        both = zip(launch(), self._expected, strict=True)
+        return all(bool((result - expected).abs_().max() <= self._limit) for result, expected in both)
 
 
 _OF_GATED = 8.0

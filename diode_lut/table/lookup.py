@@ -389,10 +389,8 @@ def _fill(whole: Sequence[Range], parts: Sequence[Sequence[Range]], effort: Effo
     cuts = [np.unique([least, most + 1, *lows[axis], *ends[axis]]) for axis, (least, most) in enumerate(whole)]
     cells = [len(cut) - 1 for cut in cuts]
     effort.spend(prod(cells) // STEP_CELLS)
-    first, after = (
-        np.array([np.searchsorted(cut, border) for cut, border in zip(cuts, borders, strict=True)])
-        for borders in (lows, ends)
-    )
+    both = (zip(cuts, borders, strict=True) for borders in (lows, ends))
+    first, after = (np.array([np.searchsorted(cut, border) for cut, border in pairs]) for pairs in both)
     effort.spend(int((after - first).astype(float).prod(axis=0).sum()) // STEP_CELLS)
     covered = np.zeros(cells, np.bool_)
     for part in zip(first.T, after.T, strict=True):
