@@ -34,25 +34,19 @@ if TYPE_CHECKING:
     from diode_lut.problem import Problem as Problem
     from diode_lut.templates.config import Config as Config
 
-_EXPORTS = {
-    "Config": "diode_lut.templates.config",
-    "Decision": "diode_lut.decide.sources",
-    "DiodeLutError": "diode_lut.errors",
-    "MissError": "diode_lut.errors",
-    "Hardware": "diode_lut.hardware",
-    "Problem": "diode_lut.problem",
-    "TableFile": "diode_lut.decide.catalog",
-    "explain": "diode_lut.api",
-    "get_detected_hardware": "diode_lut.api",
-    "get_prediction_stats": "diode_lut.api",
-    "list_available_tables": "diode_lut.api",
-    "profile_predictions": "diode_lut.api",
-    "register_chooser": "diode_lut.api",
-    "register_table": "diode_lut.api",
-    "select": "diode_lut.api",
-    "set_log_level": "diode_lut.api",
-    "step": "diode_lut.api",
+_NAMES = {
+    "diode_lut.api": (
+        *("explain", "get_detected_hardware", "get_prediction_stats", "list_available_tables", "profile_predictions"),
+        *("register_chooser", "register_table", "select", "set_log_level", "step"),
+    ),
+    "diode_lut.decide.catalog": ("TableFile",),
+    "diode_lut.decide.sources": ("Decision",),
+    "diode_lut.errors": ("DiodeLutError", "MissError"),
+    "diode_lut.hardware": ("Hardware",),
+    "diode_lut.problem": ("Problem",),
+    "diode_lut.templates.config": ("Config",),
 }
+_EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", "config", *_EXPORTS]
 

@@ -8,15 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from diode_lut import probe
-from diode_lut.decide.catalog import (
-    TableFile,
-    find_path,
-    find_tables,
-    hardware_called,
-    open_file,
-    sources_for,
-    sources_with,
-)
+from diode_lut.decide import catalog
 from diode_lut.decide.choosers import LIMIT_S, Chooser, ChooserFunction, Registration, register, registered
 from diode_lut.decide.decide import NOT_AS_TIMED, Axis, Piece, Sources, decide
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Answer, Decision, Source, Threshold
@@ -46,9 +38,9 @@ def get_detected_hardware() -> Hardware:
     return hardware_of()
 
 
-def list_available_tables() -> list[TableFile]:
+def list_available_tables() -> list[catalog.TableFile]:
     """Return the user's own tables, then the shipped tables. Those with an unreadable head are a warning."""
-    return find_tables(config.tables)
+    return catalog.find_tables(config.tables)
 
 
 def register_table(name_or_path: str) -> None:
@@ -58,8 +50,8 @@ def register_table(name_or_path: str) -> None:
     whatever it was trained for. A table keeps its place if it is there already. A relative path means the same file
     wherever the process goes.
     """
-    path = find_path(name_or_path).absolute()
-    open_file(path)
+    path = catalog.find_path(name_or_path).absolute()
+    catalog.open_file(path)
     config.add_table(name_or_path, str(path))
 
 
@@ -104,9 +96,12 @@ def explanation_over(
 
 
 def _sources(hardware: Hardware | str | None, first: Table | Model | None, settings: Settings) -> Sources:
-    device = hardware_called(hardware, settings) if isinstance(hardware, str) else hardware or get_detected_hardware()
-    choosers = registered()
-    return sources_for(device, settings, choosers) if first is None else sources_with(first, device, settings, choosers)
+    if isinstance(hardware, str):
+        hardware = catalog.hardware_called(hardware, settings)
+    device, choosers = hardware or get_detected_hardware(), registered()
+    if first is None:
+        return catalog.sources_for(device, settings, choosers)
+    return catalog.sources_with(first, device, settings, choosers)
 
 
 def _checked(problem: Problem) -> Problem:
@@ -176,23 +171,16 @@ def set_log_level(level: int | str) -> None:
 _SHOWN = 10  # Number of next rows shown. To find the line of each, the table is read again
 
 
-class Rival(NamedTuple):
-    """A row that would answer if the rows before it did not exist."""
-
-    tier: str
-    source: Source
-    entry: Entry
-
-
 class Explanation(NamedTuple):
     """A decision and its alternatives, if a row or a chooser answers.
 
-    ``rivals`` are the other rows for the problem, in the order of answering. ``models`` is the models' decision, or
-    None if they were asked anyway. ``times`` are measured times of the problem in nanoseconds, if there are any.
+    ``rivals`` are the other rows for the problem, each with its tier and source, in the order of answering. ``models``
+    is the models' decision, or None if they were asked anyway. ``times`` are measured times of the problem in
+    nanoseconds, if there are any.
     """
 
     decision: Decision
-    rivals: tuple[Rival, ...]
+    rivals: tuple[tuple[str, Source, Entry], ...]
     models: Decision | None
     times: Mapping[Config, float] = {}
 
@@ -253,7 +241,7 @@ def explanation_of(
     if decision.tier in (ABSTAIN, MODEL):
         return Explanation(decision, (), None)
     rivals = (
-        Rival(tier.name, source, entry)
+        (tier.name, source, entry)
         for tier in sources.tiers
         for source in tier.sources
         for entry in source.covering(problem)
@@ -275,10 +263,8 @@ class OverSizes(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the decisions for programs."""
-        parts = [
-            {"over": decision.over, "config": config.to_json(), "where": decision.where}
-            for _, decision, config in self.parts
-        ]
+        asked = ((decision, config.to_json()) for _, decision, config in self.parts)
+        parts = [{"over": decision.over, "config": config, "where": decision.where} for decision, config in asked]
         left_out = [config.to_json() for config in self.whole.left_out]
         return {**_as_dict(self.whole), "over": self.whole.over, "left_out": left_out, "parts": parts}
 

@@ -141,9 +141,8 @@ def compare(old: Table, new: Table) -> Diff:
         if number not in partners and place not in taken:
             partners[number] = place
             taken.add(place)
-    changes += [
-        Change(row, added[partners[number]] if number in partners else None) for number, row in enumerate(removed)
-    ]
+    for number, row in enumerate(removed):
+        changes.append(Change(row, added[partners[number]] if number in partners else None))
     changes += [Change(None, row) for place, row in enumerate(added) if place not in taken]
     fields = [
         {
@@ -342,7 +341,7 @@ def _change_details(change: Change) -> list[str]:
 
 
 def _summary(diff: Diff) -> str:
-    """The number of changes of each kind."""
+    """Return the number of changes of each kind."""
     words = {"winner": "with another winner", "details": "changed in details"}
     rows = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in diff.counts.items())
     unpaired = "; not all that were narrowed or widened were looked for" if diff.unpaired else ""

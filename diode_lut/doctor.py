@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
@@ -24,27 +25,15 @@ from diode_lut.settings import Settings, autoregister, config, faults_in_environ
 
 
 class Finding(NamedTuple):
-    """A finding. ``state`` is ``ok``, ``note`` if it may be intended, or ``wrong``; then ``remedy`` is the remedy."""
+    """A finding. Only with the state ``wrong``, which may keep tables from being used, it has a remedy."""
 
-    topic: str
     state: str
+    topic: str
     text: str
     remedy: str = ""
 
 
-def fine(topic: str, text: str) -> Finding:
-    """Return a good finding."""
-    return Finding(topic, "ok", text)
-
-
-def note(topic: str, text: str) -> Finding:
-    """Return a finding that may be intended."""
-    return Finding(topic, "note", text)
-
-
-def wrong(topic: str, text: str, remedy: str) -> Finding:
-    """Return a finding that keeps tables from being used, or may do so."""
-    return Finding(topic, "wrong", text, remedy)
+fine, note, wrong = (partial(Finding, state) for state in ("ok", "note", "wrong"))  # a note may be intended
 
 
 def software() -> Iterator[Finding]:
@@ -94,9 +83,8 @@ def hook() -> Iterator[Finding]:
         yield wrong("hook", f"Inductor cannot be imported ({error})", "install torch and triton again")
         return
     if missing:
-        yield wrong(
-            "hook", "; ".join(missing), "see the warnings above: the hook could not be installed in this Inductor"
-        )
+        remedy = "see the warnings above: the hook could not be installed in this Inductor"
+        yield wrong("hook", "; ".join(missing), remedy)
         return
     below = patches.below()
     yield fine("hook", "is installed, and first in line" + (f", before {below}" if below else ""))
@@ -212,9 +200,8 @@ def unusable(found: list[Hardware]) -> Iterator[Finding]:
     for path in catalog.shipped_paths():
         yield from _faults(path, remedy, remedy)
     for reason in catalog.distrusted():
-        yield wrong(
-            "tables", f"left out: {reason}", "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
-        )
+        remedy = "correct its owner and permissions, or name it in DIODE_LUT_TABLES"
+        yield wrong("tables", f"left out: {reason}", remedy)
     elsewhere: dict[str, list[str]] = {}
     for file in catalog.find_tables(config.tables):
         for_this_machine = any(file.hardware.same_arch(hardware) for hardware in found)

@@ -205,14 +205,12 @@ def let_pass(error: BaseException) -> None:
             traceback = traceback.tb_next
 
 
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
 def let_shortage_pass(error: BaseException) -> None:
     """Raise again an error of a signal handler, or a shortage of open files or memory: it says nothing about a file."""
     let_pass(error)
+    shortages = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
     for each in _causes(error):
-        if isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno in _SHORTAGES):
+        if isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno in shortages):
             raise each
 
 
@@ -243,7 +241,6 @@ _DTYPES = {
 
 _SIZE = re.compile(r"(\d[\d_]{0,15})([km]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
-
 
 OPS_OF_LAYERS = {
     "conv1d": "mm, which some 1x1 convolutions become",

@@ -145,7 +145,7 @@ def regret_class(regret: float | None) -> str:
 
 
 def _within(regret: float, limit: float) -> bool:
-    """Whether a regret is at most the limit, after rounding: 0.02 may be computed as 0.020000000000000018."""
+    """Return whether a regret is at most the limit, after rounding: 0.02 may be computed as 0.020000000000000018."""
     return round(regret, _DIGITS) <= limit
 
 
@@ -219,9 +219,8 @@ def evaluate(
         ns, least = times.get(choice), min(of_baseline, default=None)
         cases.append(Case(problem, origin, choice, outcome, ns, best, times[best], least))
     if all(case.baseline_ns is None for case in cases):
-        raise DatasetError(
-            f"{compared.name!r} was measured on none of the problems, so there is nothing to compare with"
-        )
+        reason = "was measured on none of the problems, so there is nothing to compare with"
+        raise DatasetError(f"{compared.name!r} {reason}")
     return Evaluation(cases, len(measurements.unsolved), compared.name)
 
 
@@ -229,7 +228,6 @@ _COLUMNS = (
     *("problems", "covered", "gain", "of best", "regret", "worst", "<= 2 %", "<= 5 %"),
     *("slower", "failed", "not measured"),
 )
-
 _LEAST_WIDTH = 6  # least width of a figure, for ``100.0%``
 
 
@@ -291,10 +289,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "against": evaluation.against,
         "unsolved": evaluation.unsolved,
         "all": _figures(evaluation.summary),
-        "by": {
-            name: {key: _figures(summary) for key, summary in summaries.items()}
-            for name, summaries in evaluation.groups.items()
-        },
+        "by": {name: {key: _figures(own[key]) for key in own} for name, own in evaluation.groups.items()},
         "regret_classes": evaluation.classes,
         "worst": [
             {

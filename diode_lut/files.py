@@ -29,25 +29,15 @@ if sys.platform != "win32":
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def tables_directory() -> Path:
-    """Return the directory of the shipped tables."""
-    return _directory("tables")
-
-
-def schemas_directory() -> Path:
-    """Return the directory of the JSON Schemas."""
-    return _directory("schemas")
-
-
-def documents_directory() -> Path:
-    """Return the directory of the documentation."""
-    return _directory("docs")
-
-
 def _directory(name: str) -> Path:
     """Return a directory inside the installed package, or next to it in a checkout."""
     installed = _PACKAGE / name
     return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+tables_directory, schemas_directory, documents_directory = (
+    partial(_directory, name) for name in ("tables", "schemas", "docs")
+)
 
 
 def own_directory() -> Path | None:

@@ -340,7 +340,6 @@ class Architecture(NamedTuple):
 _H200_PEAKS = Peaks(7500, 3750, 500, 36)  # data sheet without sparsity: 989, 495, 67 TFLOP/s, 4.8 TB/s, 132 SMs
 _CPU_PEAKS = Peaks(100, 100, 100, 10)  # the order of magnitude of a server's thread with AVX-512
 
-
 _ALL_BUT_ONE = 8  # free stages of GPUs that copy nothing to shared memory in the background: there is no pipeline
 
 

@@ -210,7 +210,6 @@ MAX_SIZE = 2**31 - 1  # largest b, m, n or k in a table: Inductor's kernels inde
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, **dict.fromkeys((*FLOAT8, INT8), 1)}
 """Bytes of an element, for each of DTYPES."""
 
-
 WITHOUT_TENSOR_CORES = "float32"
 """A dtype multiplied without them. If its loop over K is a single step, an epilogue with a bias can make a kernel 34
 times slower (measured on sm_90 with Triton 3.6): such blocks should be neither tried nor chosen."""
@@ -241,7 +240,6 @@ _NOT_PLAIN = frozenset((*ATTENTION, *GROUPED, *TOGETHER, *SCALED, *INTEGER, *GEN
 
 _VALUES: dict[str, tuple[str, ...]] = {"dtype": DTYPES, "layout": LAYOUTS, "epilogue": tuple(EPILOGUES)}
 """The values of these fields in problems of any op with such a field."""
-
 
 _OTHER_SIZES = {
     op: (attrgetter(*names), (1,) * len(names))
@@ -479,10 +477,10 @@ def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1
     a = (m, k) if letter_a == "n" else (k, m)
     c = (k, n) if letter_b == "n" else (n, k)
     unit = 16 // ITEMSIZES[dtype]
-    packed = all(
-        (rows == 1 or cols == 1 or cols % unit == 0) and (b == 1 or rows * cols % unit == 0) for rows, cols in (a, c)
-    )
-    return 16 if packed else 2
+    for rows, columns in (a, c):
+        if (rows > 1 and columns > 1 and columns % unit) or (b > 1 and rows * columns % unit):
+            return 2
+    return 16
 
 
 def attention_align(dtype: str, k: int, v: int) -> int:

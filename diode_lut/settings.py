@@ -57,15 +57,15 @@ def some_of(*values: str) -> Allowed:
     return Allowed(text, check, _parse_names)
 
 
-def integer(low: int, high: int) -> Allowed:
-    """Allow integers from ``low`` to ``high``."""
+def integer(high: int) -> Allowed:
+    """Allow integers from 1 to ``high``."""
 
     def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
+        if type(value) is not int or not 1 <= value <= high:
             raise ValueError
         return value
 
-    return Allowed(f"an integer from {low} to {high}", check, int)
+    return Allowed(f"an integer from 1 to {high}", check, int)
 
 
 def number(high: float, text: str) -> Allowed:
@@ -134,8 +134,8 @@ _SETTINGS: dict[str, tuple[Allowed, Any]] = {
     "policy": (one_of("pick", "verify", "off"), "pick"),
     "default_mode": (FLAG, True),
     "pad": (FLAG, True),
-    "top_k": (integer(1, 32), 1),
-    "dynamic_kernels": (integer(1, 8), 3),
+    "top_k": (integer(32), 1),
+    "dynamic_kernels": (integer(8), 3),
     "fallback_to_autotune": (FLAG, True),
     "confidence_threshold": (FRACTION, CONFIDENCE),
     "gain_threshold": (NOT_NEGATIVE, GAIN),
@@ -282,12 +282,11 @@ def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
     return bool(_from_environment(environment, "autoregister", True))
 
 
-def faults_in_environment(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+def faults_in_environment() -> Iterator[str]:
     """Yield the faults of the variables named ``DIODE_LUT_...``."""
-    yield from map(_no_such_variable, _unknown(environment))
-    for variable in sorted(_VARIABLES.keys() & environment):
-        fault = _fault(variable, environment[variable])
-        if fault:
+    yield from map(_no_such_variable, _unknown(os.environ))
+    for variable in sorted(_VARIABLES.keys() & os.environ):
+        if fault := _fault(variable, os.environ[variable]):
             yield fault
 
 

@@ -48,7 +48,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
             INSTALL + "test_inductor_has_moved_on",
         ),
         "addmm-asked-for-again": (
-            "_Question._answered_before",
+            "_MatmulLowering._answered_before",
             FALSE,
             HOOK + "test_answered_addmm_has_nothing_else_made_for_it",
         ),

@@ -197,11 +197,7 @@ def build(
         doubted=doubted,
         kept=kept,
         pruned=[row._replace(problems=len(answered[row])) for row in pruned],
-        regrets=[
-            measurements.relative_time(number, entry.best.config) - 1
-            for entry, numbers in left.items()
-            for number in numbers
-        ],
+        regrets=[measurements.relative_time(each, row.best.config) - 1 for row in left for each in left[row]],
     )
 
 
@@ -215,8 +211,7 @@ def _provenance(datasets: Sequence[Dataset], pruning: Pruning | None) -> dict[st
     """Return all values in the headers, the digests of the datasets, and the model to which rows were left."""
     headers = [dataset.header for dataset in datasets]
     provenance: dict[str, str | list[str]] = {
-        name: ", ".join(sorted({getattr(header, name) for header in headers} - {""}))
-        for name in (*SOFTWARE, "measured_by")
+        name: ", ".join(sorted({getattr(each, name) for each in headers} - {""})) for name in (*SOFTWARE, "measured_by")
     }
     provenance["measured_on"] = max(header.measured_on for header in headers)
     provenance["datasets"] = sorted({f"sha256:{dataset.digest}" for dataset in datasets})

@@ -61,11 +61,7 @@ def combined(records: Iterable[Record]) -> Iterator[Record]:
         sweep, final = ({config: median(ns) for config, ns in stage.items()} for stage in times[problem])
         scales = {}
         for pad in {config.pad for config in sweep}:
-            both = [
-                config
-                for config in final.keys() & sweep.keys()
-                if config.pad == pad and config.template != ATEN.template
-            ]
+            both = [each for each in final.keys() & sweep.keys() if each.pad == pad and each.template != ATEN.template]
             scales[pad] = 1.0
             if both:
                 scales[pad] = median(final[config] / sweep[config] for config in both)
@@ -263,20 +259,6 @@ _ENOUGH = 3  # number of times of a config that show its spread
 _MAX_SHARE, _MANY = 0.5, 3  # too noisy for a table: at least _MANY problems, and more than this share of all
 
 
-class Judged(NamedTuple):
-    """Records with credible times, and the reasons for leaving out others.
-
-    If a config only seems faster than aten on a problem, the times of aten alone are left. Such problems are
-    ``too_noisy`` if the times of both overlap, or ``implausible``, with the reasons as text. Records whose times cannot
-    be true have no times left, and ``doubted`` has the reasons.
-    """
-
-    records: list[Record]
-    too_noisy: list[Problem]
-    implausible: list[str]
-    doubted: list[str]
-
-
 class _Spread(NamedTuple):
     """Sorted times of a config on a problem, in nanoseconds."""
 
@@ -321,11 +303,14 @@ def doubt(record: Record, hardware: Hardware) -> str:
 _REMEDY = "measure while nothing else runs"
 
 
-def judged(records: Iterable[Record], noise: float, hardware: Hardware) -> Judged:
-    """Return the records without noise. DatasetError if most problems are too noisy to decide.
+def judged(
+    records: Iterable[Record], noise: float, hardware: Hardware
+) -> tuple[list[Record], list[Problem], list[str], list[str]]:
+    """Return the records with credible times, too noisy problems, and reasons against gains and against records.
 
     A record whose times cannot be true counts as if it had none. A config that seems faster than aten by more than the
-    fraction ``noise`` must be so in three quarters of its times, if it has at least three.
+    fraction ``noise`` must be so in three quarters of its times, if it has at least three. If it is not, or if its gain
+    is implausible, the times of aten alone are left. DatasetError if most problems are too noisy to decide.
     """
     by_problem: dict[Problem, list[Record]] = defaultdict(list)
     doubted: list[str] = []
@@ -361,4 +346,4 @@ def judged(records: Iterable[Record], noise: float, hardware: Hardware) -> Judge
     if len(too_noisy) >= _MANY and len(too_noisy) > _MAX_SHARE * len(by_problem):
         spread = f"times of the same kernel are up to {max(too_noisy.values()):.1f} times their median"
         raise DatasetError(f"too noisy to decide: {len(too_noisy)} of {len(by_problem)} problems ({spread}): {_REMEDY}")
-    return Judged(kept, list(too_noisy), implausible, doubted)
+    return kept, list(too_noisy), implausible, doubted

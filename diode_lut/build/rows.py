@@ -63,7 +63,7 @@ class BuiltRow(NamedTuple):
         return prod(high - low + 1 for low, high in self.box)
 
     def holds(self, box: Ranges) -> bool:
-        """Whether this row's box contains another."""
+        """Return whether this row's box contains another."""
         return all(least <= low and high <= most for (least, most), (low, high) in zip(self.box, box, strict=True))
 
 
@@ -223,7 +223,7 @@ class _Merger:
 
 
 def _within(points: Array, low: Array, high: Array) -> Array:
-    """Whether points are in boxes. All three have an item for each axis."""
+    """Return whether points are in boxes. All three have an item for each axis."""
     axes = zip(points, low, high, strict=True)
     return reduce(and_, ((least <= size) & (size <= most) for size, least, most in axes))
 
@@ -297,10 +297,8 @@ def wide_rows(op: str, group: RowGroup, times: Costs, baseline: int) -> Iterator
     for family, by_length in families.items():
         lengths = []
         for length, numbers in sorted(by_length.items()):
-            faster = [
-                {config for config, time in times[each].items() if time <= times[each].get(baseline, 0)}
-                for each in numbers
-            ]
+            known = [times[each] for each in numbers]
+            faster = [{config for config, time in own.items() if time <= own.get(baseline, 0)} for own in known]
             least = min((prod(it), it) for it in (tuple(named[each][name] for name in sizes.least) for each in numbers))
             queries = frozenset(named[each]["m"] for each in numbers)
             configs = frozenset(set.intersection(*faster) - {baseline})

@@ -114,6 +114,7 @@ def _time(unit: str) -> Callable[[str], float]:
             raise click.BadParameter(f"{text!r} is not a time above zero, such as 10, 90s, 10m or 1.5h")
         return seconds / seconds_in[""]
 
+    time.__name__ = {"s": "seconds", "m": "minutes"}[unit]  # the help shows it, in capitals
     return time
 
 
@@ -198,12 +199,10 @@ class Typed(NamedTuple):
     def target(self) -> Path:
         """Where to write the changed file, perhaps standard output. SettingError if it cannot change."""
         if self.shipped_as:
-            remedy = (
-                f"give the path of a file, such as that of a copy: {errors.as_command('cp', self.path, 'mine.json')}"
-            )
-            raise errors.SettingError(
-                f"{self.shipped_as}: a shipped table, which is not changed by its name ({remedy})"
-            )
+            copying = errors.as_command("cp", self.path, "mine.json")
+            remedy = f"give the path of a file, such as that of a copy: {copying}"
+            reason = f"a shipped table, which is not changed by its name ({remedy})"
+            raise errors.SettingError(f"{self.shipped_as}: {reason}")
         if self.contents is None:
             return self.path
         if self.path == _STDIN:
@@ -256,10 +255,8 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
             except errors.SettingError as error:
                 reason = f"no such file, and git has none either: {str(error).partition('; run this')[0]}"
                 raise errors.TableError(reason, path=path) from OSError(value)  # counts as unreadable
-        is_name = re.fullmatch(r"[\w .-]+", value) and not re.search(
-            r"\.(json|msgpack|zst|safetensors|html|csv)$", value
-        )
-        if self._names and is_name:
+        has_ending = re.search(r"\.(json|msgpack|zst|safetensors|html|csv)$", value)
+        if self._names and re.fullmatch(r"[\w .-]+", value) and not has_ending:
             from diode_lut.decide.catalog import find_path
 
             path = find_path(value)
@@ -279,7 +276,6 @@ class _FileType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 
 TABLE = _FileType(names=True)  # a table or model to read
 FILE = _FileType(names=False)  # another file to read, such as a dataset
-
 
 table_option = partial(click.option, metavar="FILE", type=TABLE)
 files_option = partial(click.option, metavar="FILE", multiple=True, type=FILE)
@@ -340,7 +336,7 @@ def read_datasets(inputs: Iterable[Typed], hardware: Hardware | None = None, lay
 
 
 def require_same_device(datasets: Iterable[Dataset], table: Table | Model) -> None:
-    """DatasetError if a dataset was measured on another device than the table's or model's."""
+    """Raise DatasetError if a dataset was measured on another device than the table's or model's."""
     for dataset in datasets:
         found = dataset.header.hardware
         if not found.same_device(table.hardware):
@@ -399,26 +395,24 @@ def kernels_of(directory: Path | None) -> list[RecordedKernel]:
 
     kernels = [] if directory is None else read_kernels(directory)
     if directory is not None and not kernels:
-        raise errors.CollectError(
-            f"{directory}: no kernel is recorded there (`diode-lut run --kernels` records a program's)"
-        )
+        remedy = "`diode-lut run --kernels` records a program's"
+        raise errors.CollectError(f"{directory}: no kernel is recorded there ({remedy})")
     return kernels
 
 
 def require_torch(command: str) -> None:
-    """SettingError, with the command to install torch, if torch is missing or broken."""
+    """Raise SettingError, with the command to install torch, if torch is missing or broken."""
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise errors.SettingError(f"{command} needs torch: {errors.install_command('torch')}") from error
     except errors.BROKEN_IMPORT as error:
-        raise errors.SettingError(
-            f"{command} needs torch, which cannot be imported ({error}): install it again"
-        ) from error
+        reason = f"cannot be imported ({error}): install it again"
+        raise errors.SettingError(f"{command} needs torch, which {reason}") from error
 
 
 def require_inductor(command: str) -> None:
-    """SettingError, with a remedy, if torch is missing, or if Inductor, with Triton, is broken."""
+    """Raise SettingError, with a remedy, if torch is missing, or if Inductor, with Triton, is broken."""
     require_torch(command)
     try:
         import diode_lut.hook.problems  # noqa: F401
@@ -428,7 +422,7 @@ def require_inductor(command: str) -> None:
 
 
 def require_picture(path: Path) -> None:
-    """SettingError or OSError if no picture can be drawn and written."""
+    """Raise SettingError or OSError if no picture can be drawn and written."""
     require_writable(path)
     try:
         from matplotlib.figure import Figure
@@ -436,6 +430,5 @@ def require_picture(path: Path) -> None:
         raise errors.SettingError(f"--picture needs matplotlib: {errors.install_command('report')}") from error
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.lstrip(".") not in formats:
-        raise errors.SettingError(
-            f"--picture: {path.name}: the name must end with one of .{', .'.join(sorted(formats))}"
-        )
+        endings = ", .".join(sorted(formats))
+        raise errors.SettingError(f"--picture: {path.name}: the name must end with one of .{endings}")

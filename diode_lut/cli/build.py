@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 @click.option(
     "--budget",
     type=arguments.MINUTES,
-    metavar="MINUTES",
     required=True,
     help="Time to spend: 10 gives a first table, 60 most of the models, a night all problems.",
 )
@@ -236,7 +235,7 @@ def build_command(
         table = arguments.read_whole_table(before, "correct it first, or build to another file") if before else None
         device = arguments.hardware_of(hardware) if hardware is not None else None
         datasets = arguments.read_datasets(inputs, device or (table.hardware if table else None), layout)
-        pruning = None
+        pruned = None
         if model_file is not None:
             model = open_model(model_file.file)
             arguments.require_same_device(datasets, model)
@@ -247,15 +246,10 @@ def build_command(
                 return answer.configs[0] if answer is not None and answer.configs else None
 
             sure = f"with confidence {threshold.confidence:g} or a gain of {threshold.gain:g}"
-            pruning = Pruning(choose, f"sha256:{model.digest}, {sure}")
+            pruned = Pruning(choose, f"sha256:{model.digest}, {sure}")
         with progress_bars() as progress:
             result = build(
-                datasets,
-                hardware=device,
-                previous=table,
-                epsilon=epsilon,
-                prune_with=pruning,
-                progress=progress.records,
+                datasets, hardware=device, previous=table, epsilon=epsilon, prune_with=pruned, progress=progress.records
             )
         save(to_bytes(placed(result.table, output)))
     say(as_lines(_summary(result, table, output)), err=is_standard(output))
@@ -325,12 +319,7 @@ def _summary(result: BuildResult, previous: Table | None, output: Path) -> list[
     multiple=True,
     help="Keep all of these for testing as well: op=mm,layout=nt,m=1:64. Can be given several times.",
 )
-@click.option(
-    "--picture",
-    metavar="FILE",
-    type=PICTURE_OUTPUT,
-    help="Draw loss and regret by epoch in this .png, .svg or .pdf file.",
-)
+@click.option("--picture", type=PICTURE_OUTPUT, help="Draw loss and regret by epoch in this .png, .svg or .pdf file.")
 @click.option(
     "--device", type=click.Choice(("cpu", "cuda")), default="cpu", help="The device that trains.", show_default=True
 )
@@ -388,7 +377,6 @@ def distill_command(
 @click.option(
     "--budget",
     type=arguments.MINUTES,
-    metavar="MINUTES",
     default=0.85,
     help="Begin no row after this time. A third of it is for measuring, however long it takes to start.",
 )

@@ -53,9 +53,8 @@ def _axis(text: str) -> Axis:
     if high and high < low:
         raise click.BadParameter(f"{text!r} ends before it begins")
     if found is None or not 1 <= low <= (high or low) <= MAX_SIZE:
-        raise click.BadParameter(
-            f"{text!r} is not b, m, n, k or x and its range, such as m=1:8192, or m=1: without an end"
-        )
+        known = "b, m, n, k or x and its range, such as m=1:8192, or m=1: without an end"
+        raise click.BadParameter(f"{text!r} is not {known}")
     return Axis((found[1],), low, high)
 
 
@@ -131,8 +130,7 @@ _GENERAL = ("hardware", "table", "chooser", "inputs", "form")  # the parameters 
     help="A GPU such as H100, a table by name or path, cpu, cuda, or NAME,ARCH,SMS.  [default: this machine's device]",
 )
 @arguments.table_option(
-    "--table",
-    help="Ask this table before all other tables, or this model before all other models; tables come first.",
+    "--table", help="Ask this table before all other tables, or this model before all other models; tables come first."
 )
 @click.option("--chooser", metavar="MODULE:FUNCTION", help="Ask this function first, as register_chooser takes it.")
 @arguments.files_option(
@@ -263,7 +261,7 @@ def _timed(explanations: list[Explanation], inputs: tuple[arguments.Typed, ...])
 
 
 def _require_only(names: Sequence[str], reason: str) -> None:
-    """UsageError, with a reason, if the command line says more about a problem than these parameters."""
+    """Raise UsageError, with a reason, if the command line says more about a problem than these parameters."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = str(parameter.name)
@@ -297,18 +295,17 @@ def doctor_command(chooser: str | None, form: str) -> int:
 
     logging.getLogger("diode_lut").addHandler(logging.NullHandler())  # the findings have what the log would have
     colors = {"ok": "green", "note": "yellow", "wrong": "red"}
-    wrong = False
-    if form == "json":
-        with _registered(chooser):
-            found = [{"subject": subject, **each._asdict()} for subject, findings in examine() for each in findings]
-        say(as_json(found))
-        return int(any(each["state"] == "wrong" for each in found))
+    found = []
     with _registered(chooser):
         for subject, findings in examine():
-            say(f"{subject}:")
+            if form == "text":
+                say(f"{subject}:")
             for finding in findings:
-                say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=colors)
-                if finding.remedy:
-                    say(printable(f"       to do: {finding.remedy}"))
-                wrong |= finding.state == "wrong"
-    return int(wrong)
+                found.append({"subject": subject, "topic": finding.topic, **finding._asdict()})
+                if form == "text":
+                    say(printable(f"{finding.state:5}  {finding.topic}: {finding.text}"), colors=colors)
+                    if finding.remedy:
+                        say(printable(f"       to do: {finding.remedy}"))
+    if form == "json":
+        say(as_json(found))
+    return int(any(each["state"] == "wrong" for each in found))

@@ -64,9 +64,8 @@ def diff_command(old: Typed, new: Typed, inputs: tuple[Typed, ...], form: str, c
         from diode_lut.cli.query import search
 
         if "entries" in condition:
-            raise click.BadParameter(
-                'is a condition on a row, such as op==`"bmm"`: leave out entries', param_hint="--filter"
-            )
+            reason = 'is a condition on a row, such as op==`"bmm"`: leave out entries'
+            raise click.BadParameter(reason, param_hint="--filter")
         pairs = [(change, row) for change in diff.changes for row in (change.old, change.new) if row is not None]
         rows = orjson.loads(orjson.dumps([row.to_json() for _, row in pairs]))  # JMESPath takes lists, not tuples
         unchanged = [row.to_json() for row in new_table.entries[:1]]  # so that a wrong condition is one without changes

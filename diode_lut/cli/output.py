@@ -54,7 +54,7 @@ STANDARD = "-"  # the name of standard input and of standard output
 
 
 def is_standard(path: Path) -> bool:
-    """Whether a path is standard output. All other text goes to standard error then."""
+    """Return whether a path is standard output. All other text goes to standard error then."""
     return str(path) == STANDARD
 
 
@@ -249,7 +249,7 @@ TEXT_OR_JSON = format_option("text", "json", about="Lines for people, or a JSON 
 
 
 def require_kind(path: Path, kind: str) -> None:
-    """SettingError if the file is of another kind, and would be lost. An empty file is of any kind."""
+    """Raise SettingError if the file is of another kind, and would be lost. An empty file is of any kind."""
     if is_standard(path) or not path.is_file() or not path.stat().st_size:
         return
     found = _kind_of(read_at_most(path, MAX_BYTES))

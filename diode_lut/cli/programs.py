@@ -36,10 +36,7 @@ _TABLES = click.option(
     help="A table or model of your own, by path or name, asked before those of DIODE_LUT_TABLES; can be repeated.",
 )
 _STOP_AFTER = click.option(
-    "--stop-after",
-    type=SECONDS,
-    metavar="SECONDS",
-    help="Interrupt the program after this time in each run, as by Ctrl-C.",
+    "--stop-after", type=SECONDS, help="Interrupt the program after this time in each run, as by Ctrl-C."
 )
 
 
@@ -47,7 +44,6 @@ _STOP_AFTER = click.option(
 @_TABLES
 @click.option(
     "--receipt",
-    metavar="FILE",
     type=Output(RECEIPT, allow_dash=False),
     help="Where to write the receipt.  [default: DIODE_LUT_RECEIPT, else diode-lut-receipt.json]",
 )
@@ -112,7 +108,6 @@ def run_command(
 @click.command("tune", context_settings=_AS_TYPED)
 @click.option(
     "--table",
-    metavar="FILE",
     type=Output(TABLE_KIND, ".json", allow_dash=False),
     help="The table to build or to extend. It is for one kind of device.  [default: for each kind of device, one in "
     "~/.config/diode_lut/tables/, which every program uses]",
@@ -120,7 +115,6 @@ def run_command(
 @click.option(
     "--budget",
     type=MINUTES,
-    metavar="MINUTES",
     default=10.0,
     help="Begin no measurement after this time. The next `tune` measures the rest.",
 )
@@ -167,7 +161,6 @@ def tune_command(
 @click.option(
     "--budget",
     type=MINUTES,
-    metavar="MINUTES",
     default=10.0,
     help="Start no run that would end after this time. It ends earlier if all verdicts are clear.",
 )
@@ -186,7 +179,6 @@ def tune_command(
 @click.option(
     "--output",
     "-o",
-    metavar="FILE",
     type=Output(PAGE, allow_dash=False),
     default=Path("diode-lut-compare.html"),
     help="The HTML page to write. The figures go to a JSON file beside it.",
@@ -279,7 +271,7 @@ def command_line(ctx: click.Context, verb: str, command: Sequence[str], table: P
 
 
 def _require_answers() -> None:
-    """SettingError if the settings let no table answer."""
+    """Raise SettingError if the settings let no table answer."""
     if not autoregister():
         raise SettingError("DIODE_LUT_AUTOREGISTER=0: the hook is not armed; unset it")
     if config.policy == "off":

@@ -207,7 +207,7 @@ class _Search(TreeInterpreter):  # type: ignore[misc]  # jmespath has no types
 
 
 def _require_quotes(nodes: list[Node], document: Any) -> None:
-    """_WrongError if something is compared with an unknown field: mostly a text without quotes, which finds nothing."""
+    """Raise _WrongError if something is compared with an unknown field: mostly a text without quotes."""
     from diode_lut.table.row import Candidate, Entry
     from diode_lut.templates.config import TEMPLATES
 

@@ -220,9 +220,8 @@ def _stale_gains(file: arguments.Typed, data: bytes, inputs: tuple[arguments.Typ
             committed = arguments.git_output(file.path.parent, "cat-file", "blob", f"HEAD:./{file.path.name}")
             if committed != data:
                 faults += edited_gains(table, table_of(file.path, committed))
-    datasets = arguments.read_datasets_for(
-        table, inputs or map(arguments.Typed, sorted(timings_of(file.path).glob("*.msgpack")))
-    )
+    kept = map(arguments.Typed, sorted(timings_of(file.path).glob("*.msgpack")))
+    datasets = arguments.read_datasets_for(table, inputs or kept)
     if datasets:
         from diode_lut.contribute.review import stale_gains
 
@@ -293,7 +292,6 @@ def _key_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--rows",
     "rows_file",
-    metavar="FILE",
     type=arguments.FILE,
     help="Set all rows of this JSON list, as a table's entries have them, at once; - is standard input. --note is for "
     "those without a note.",

@@ -118,7 +118,7 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
     help="The device to measure; all: every GPU of this machine, in parallel. CUDA_VISIBLE_DEVICES says which GPUs "
     "there are.  [default: cuda if there is a GPU, else cpu]",
 )
-@click.option("--budget", type=arguments.MINUTES, metavar="MINUTES", help="Begin no problem after this time.")
+@click.option("--budget", type=arguments.MINUTES, help="Begin no problem after this time.")
 @click.option(
     "--table",
     "table_file",

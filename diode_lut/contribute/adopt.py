@@ -94,7 +94,7 @@ def slowed(samples: Sequence[GpuState]) -> list[str]:
 
 
 def clocks_text(samples: Sequence[GpuState]) -> str:
-    """The clocks and temperatures while measuring."""
+    """Return the clocks and temperatures while measuring."""
     if not samples:
         return "not known: no nvidia-smi"
     clocks = [sample.clock for sample in samples]
@@ -124,7 +124,7 @@ class Machine:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Samples are taken in a thread while the block runs."""
+        """Take samples in a thread while the block runs."""
         ended = threading.Event()
 
         def watch() -> None:
@@ -318,17 +318,15 @@ def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:
     Console(file=printed, width=_WIDTH, highlight=False).print(AsText(evaluation))
     evaluated = [line.rstrip() for line in printed.getvalue().splitlines()]
     lines = [*_summary(adopted, evaluation, model), "", *evaluated, "", *figures]
+    link = adopted.table.relative_to(folder).as_posix()
     if find_spec("vl_convert") is None:
         report(f"no report page: {install_command('report')}, then run again or use `diode-lut report`")
     else:
         from diode_lut.report import Side, as_data, as_page
 
-        link = adopted.table.relative_to(folder).as_posix()
         data = as_data(Side(table, evaluation, link, file), datasets=[adopted.dataset.name])
         write_atomically(folder / "report.html", as_page(data).encode())
-    text = _README.format(
-        hardware=adopted.hardware, table=adopted.table.relative_to(folder).as_posix(), figures="\n".join(lines)
-    )
+    text = _README.format(hardware=adopted.hardware, table=link, figures="\n".join(lines))
     write_atomically(folder / "README.md", text.encode())
     return lines
 
@@ -362,9 +360,8 @@ def _summary(adopted: Adopted, evaluation: Evaluation, model: Path | None) -> li
     again = geometric_mean(row.measured[0] for row in drift.rows if row.measured[0] > 0)
     recorded = geometric_mean(row.recorded for row in drift.rows if row.measured[0] > 0)
     if again and recorded:
-        lines.append(
-            f"gain of these answers: {recorded:.3f}, measured again {again:.3f}; drifted: {len(drift.drifted)}"
-        )
+        both = f"{recorded:.3f}, measured again {again:.3f}"
+        lines.append(f"gain of these answers: {both}; drifted: {len(drift.drifted)}")
     lines.append(f"clocks while measuring: {adopted.clocks}")
     return [*lines, f"model: {model.name}" if model else "model: none"]
 

@@ -104,9 +104,8 @@ def _of_rows(table: Table, datasets: Sequence[Dataset], track: TrackRecords) -> 
         yield from _differences(table, built)
     for dataset in datasets:
         if dataset.lost:
-            yield Fault(
-                f"{dataset.path}: damaged: pack what can be read, and build from that", "provenance", "datasets"
-            )
+            reason = f"{dataset.path}: damaged: pack what can be read, and build from that"
+            yield Fault(reason, "provenance", "datasets")
     numbers = [number for number, entry in table.numbered.items() if entry.note is not None]
     if numbers:
         reason = f"{counted(len(numbers), 'row')} with a note: written or changed by a person, without timings"
@@ -234,7 +233,7 @@ def _measured(what: str, source: Source, records: Iterable[Record]) -> Generator
 
 
 def bootstrap(gains: Sequence[float]) -> Interval:
-    """The geometric mean with its 95 % interval: the percentiles of RESAMPLES draws with replacement."""
+    """Return the geometric mean with its 95 % interval: the percentiles of RESAMPLES draws with replacement."""
     logarithms = np.log(gains)
     source = np.random.default_rng(0)
     drawn = [source.choice(logarithms, len(logarithms)).mean() for _ in range(RESAMPLES)]

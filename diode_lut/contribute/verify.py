@@ -57,7 +57,7 @@ class RemeasuredRow(NamedTuple):
         return [math.log(gain / self.recorded) if gain > 0 else -math.inf for gain in self.measured]
 
     def drifted(self, tolerance: float) -> bool:
-        """Whether every measurement is off by more than the tolerance, all in the same direction."""
+        """Return whether every measurement is off by more than the tolerance, all in the same direction."""
         limit = math.log1p(tolerance)
         return all(shift > limit for shift in self.shifts) or all(shift < -limit for shift in self.shifts)
 
@@ -114,7 +114,7 @@ class Drift(NamedTuple):
 
 
 def noise_of(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """The median difference, a fraction, between two measurements of the same gains."""
+    """Return the median difference, a fraction, between two measurements of the same gains."""
     both = [abs(math.log(one / other)) for one, other in pairs if one > 0 and other > 0]
     return math.expm1(median(both)) if both else None
 
@@ -140,7 +140,7 @@ MAX_PROBLEMS = 4  # maximum number of problems of a measured row
 
 
 def sample_of(gains: Gains, count: int, seed: int = 0) -> Gains:
-    """At most ``count`` of these rows: half of them gain most, the others are drawn from the rest."""
+    """Draw at most ``count`` of these rows: half of them gain most, the others are drawn from the rest."""
     ranked = sorted(gains, key=lambda problems: (-gains[problems], problems))
     top, rest = ranked[: count // 2], ranked[count // 2 :]
     drawn = random.Random(seed).sample(rest, min(count - len(top), len(rest)))  # noqa: S311 - no secret depends on it

@@ -97,7 +97,7 @@ def record_bytes(record: Record) -> bytes:
 
 
 def holds_frames(beginning: bytes) -> bool:
-    """Whether a file with this beginning is made of frames, perhaps damaged."""
+    """Return whether a file with this beginning is made of frames, perhaps damaged."""
     return next(_heads(beginning), None) is not None or _may_begin(beginning)
 
 
@@ -215,7 +215,7 @@ def _head(data: bytes | bytearray, start: int = 0) -> _FrameHead | None:
 
 
 def _may_begin(rest: bytes) -> bool:
-    """Whether the rest may be the beginning of a frame, too short for a whole head."""
+    """Return whether the rest may be the beginning of a frame, too short for a whole head."""
     beginning, checksum = rest[: _BEGINNING.size], rest[_BEGINNING.size :][:4]
     like = beginning + b"\xc9\x00\x00\x00\x00R"[len(beginning) :]
     whole = _CHECKSUMS.pack(crc32(beginning), 0)[: len(checksum)] == checksum
@@ -255,7 +255,7 @@ def read_dataset(
 
 
 def is_dataset(contents: bytes) -> bool:
-    """Whether these contents begin as a dataset does."""
+    """Return whether these contents begin as a dataset does."""
     start = contents[:_BEGINNING_BYTES]
     if start.lstrip()[:1] == b"{":
         return b'"schema_version"' not in start and b'"operation"' in start
@@ -263,12 +263,12 @@ def is_dataset(contents: bytes) -> bool:
 
 
 def _begins_stream(start: bytes) -> bool:
-    """Whether our own format begins here, compact or not, perhaps damaged."""
+    """Return whether our own format begins here, compact or not, perhaps damaged."""
     return start.startswith(ZSTD_MAGIC) or holds_frames(start)
 
 
 def _begins_with_map(start: bytes) -> bool:
-    """Whether a msgpack map begins here. A safetensors file may begin with the same byte, and has ``{`` after eight."""
+    """Return whether a msgpack map begins here. A safetensors file may begin alike, but has ``{`` after eight bytes."""
     return (start[0] & 0xF0 == 0x80 or start[0] in (0xDE, 0xDF)) and not start.startswith(b"{", 8)
 
 
@@ -278,9 +278,8 @@ def open_stream(path: Path, contents: bytes | None = None) -> Dataset:
         start = file.read(_BEGINNING_BYTES)
         file.seek(0)
         if start and not _begins_stream(start):
-            raise DatasetError(
-                f"{path}: not a dataset in diode_lut's own format: it begins with {start[:16]!r}{csv_remedy(start)}"
-            )
+            found = f"it begins with {start[:16]!r}{csv_remedy(start)}"
+            raise DatasetError(f"{path}: not a dataset in diode_lut's own format: {found}")
         return _stream(path, file, contents)
 
 

@@ -98,10 +98,8 @@ def find_hardware(name: str, user_tables: Iterable[str]) -> Hardware:
     files = find_tables(user_tables)
     found = next((file.hardware for file in files if file.called(name)), None) or known_gpu(name)
     if found is None:
-        known = ", ".join(dict.fromkeys(file.name for file in files)) or "none"
-        raise HardwareError(
-            f"{name}: no table is for hardware of that name (tables: {known}), and no GPU is known by it"
-        )
+        known = f"tables: {', '.join(dict.fromkeys(file.name for file in files)) or 'none'}"
+        raise HardwareError(f"{name}: no table is for hardware of that name ({known}), and no GPU is known by it")
     return found
 
 
@@ -273,17 +271,13 @@ def tiers_for(
         sources = tuple(ChooserSource(chooser, hardware) for chooser in some)
         return [opened(CHOOSER, lambda: Tier(CHOOSER, sources))] if some else []
 
-    no_table = "no shipped table is for"
+    no_table = f"no shipped table is for {hardware}"
+    no_other = f"no shipped table is for another device like {hardware}"
     return (
         *asked([chooser for chooser in choosers if chooser.before_tables]),
         opened(USER, lambda: _user_tier(hardware, tables)),
-        opened(DEVICE, lambda: _tier(DEVICE, hardware, device, Hardware.same_device, f"{no_table} {hardware}")),
-        opened(
-            SAME_ARCH,
-            lambda: _tier(
-                SAME_ARCH, hardware, others, Hardware.same_arch, f"{no_table} another device like {hardware}"
-            ),
-        ),
+        opened(DEVICE, lambda: _tier(DEVICE, hardware, device, Hardware.same_device, no_table)),
+        opened(SAME_ARCH, lambda: _tier(SAME_ARCH, hardware, others, Hardware.same_arch, no_other)),
         *asked([chooser for chooser in choosers if not (chooser.before_tables or chooser.after_models)]),
         opened(MODEL, lambda: _model_tier(hardware, models)),
         *asked([chooser for chooser in choosers if chooser.after_models]),
@@ -302,13 +296,8 @@ def _names_model(name: str) -> bool:
 def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:
     own = _own_tables()
     fitting = [file for file in own if file.hardware.same_device(hardware)]
-    tier = _tier(
-        USER,
-        hardware,
-        [*named, *(str(file.path) for file in fitting)],
-        Hardware.same_arch,
-        "no table of the user's own",
-    )
+    files = [*named, *(str(file.path) for file in fitting)]
+    tier = _tier(USER, hardware, files, Hardware.same_arch, "no table of the user's own")
     reasons = []
     if hardware.is_cpu and not fitting:
         for file in own:
@@ -403,11 +392,8 @@ def _open_sources(
 ) -> Sources:
     sources = Sources(hardware, tiers_for(hardware, user_tables, tiers, choosers))
     by_tier = {tier.name: tier.sources for tier in sources.tiers}
-    names = [
-        f"{tier.name}: {source.path or source.name()} ({source.description()})"
-        for tier in sources.tiers
-        for source in tier.sources
-    ]
+    asked = ((tier.name, source) for tier in sources.tiers for source in tier.sources)
+    names = [f"{tier}: {source.path or source.name()} ({source.description()})" for tier, source in asked]
     log.info("%s: %s", hardware, printable(", ".join(names)) or "no tables")
     others = by_tier.get(SAME_ARCH)
     if others and not (by_tier.get(USER) or by_tier.get(DEVICE)):

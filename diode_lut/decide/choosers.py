@@ -59,10 +59,8 @@ class Chooser:
         if self.before_tables and self.after_models:
             raise SettingError(f"chooser {self.name}: before_tables and after_models exclude each other")
         if type(self.limit_s) not in (int, float) or not 0 < self.limit_s <= _MAX_LIMIT_S:
-            allowed = f"a positive number of seconds, up to {_MAX_LIMIT_S}"
-            raise SettingError(
-                f"chooser {self.name}: limit_s: {self.limit_s!r:.60} is not allowed (allowed: {allowed})"
-            )
+            reason = f"is not allowed (allowed: a positive number of seconds, up to {_MAX_LIMIT_S})"
+            raise SettingError(f"chooser {self.name}: limit_s: {self.limit_s!r:.60} {reason}")
 
     @property
     def is_identified(self) -> bool:
@@ -154,22 +152,18 @@ class ChooserSource(Source):
 
     @property
     def identity(self) -> str:
-        """The chooser and every field of the hardware."""
         return f"{self.digest} {self.chooser.generated} {tuple(self.hardware)!r}"
 
     @property
     def has_own_kernels(self) -> bool:
-        """Whether it is asked about them."""
         return self.chooser.generated
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
         """Return the configs of the function. As in rows, they may have a ``pad`` without ``padding``."""
-        del threshold, padding
         answer = self.chooser.ask(problem, self.hardware)
         return answer if answer.configs else None
 
     def no_match(self, problem: Problem) -> str:
-        """Return its fault, or the lack of configs."""
         return self.chooser.ask(problem, self.hardware).reason
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
@@ -179,13 +173,9 @@ class ChooserSource(Source):
         return {config: unmeasured_time(place) for place, config in reversed(list(enumerate(usable)))}
 
     def name(self, answer: Answer | None = None) -> str:
-        """Return its registered name."""
-        del answer
         return printable(self.chooser.name)
 
     def origin(self, answer: Answer) -> str:
-        """Return the name of the choosers' tier."""
-        del answer
         return CHOOSER
 
     def description(self) -> str:

@@ -83,9 +83,10 @@ class Sources:
         With ``over``, decide about a generated kernel for all x in this range. Kernels have 32-bit indices, so x ends
         where there would be too many elements.
         """
+        source, answer, configs = None, None, tuple[Config, ...]()
+        tier, tried = ABSTAIN, self._before[-1]
         abstained: dict[int, Step] = {}
-        source, answer = None, None
-        for number, tier, asked in self._asked:
+        for number, name, asked in self._asked:
             if over is None:
                 found = asked.ask(problem, threshold, padding=padding)
             else:
@@ -93,21 +94,18 @@ class Sources:
                 found = asked.ask_over(problem, over.low, max(over.low, high), threshold)
             if found is None:
                 continue
-            source, answer = asked, found
-            if found.configs:
+            source, answer, configs = asked, found, found.configs
+            if configs:
+                tier, tried = name, self._before[number]
                 break
-            abstained[number] = Step(tier, asked, found.reason)
-        else:
-            number, tier = len(self._before) - 1, ABSTAIN
-        tried = self._before[number]
+            abstained[number] = Step(name, asked, found.reason)
         if abstained:
-            tried = tuple(abstained.get(each, step) for each, step in enumerate(tried))
-        configs = () if answer is None else answer.configs
+            tried = tuple(abstained.get(number, step) for number, step in enumerate(tried))
         least = threshold.min_gain or (UNCLEAR_LOSS if problem.op in GENERATED else 0)
-        if configs and answer is not None and answer.gain is not None and answer.gain < least:
-            usual = baseline(problem.op)  # its first config in the answer may be padded
-            if configs[0].template != usual.template:
-                configs = (next((config for config in configs if config.template == usual.template), usual),)
+        gain, usual = None if answer is None else answer.gain, baseline(problem.op)
+        if configs and gain is not None and gain < least and configs[0].template != usual.template:
+            # The first of its configs in the answer may be padded
+            configs = (next((config for config in configs if config.template == usual.template), usual),)
         named = "" if over is None else str(over)
         return Decision(problem, self.hardware, tier, configs, source, answer, tried, named)
 
@@ -244,9 +242,8 @@ class Answers:
                 name: size for axis, (size, _) in zip(self.axes, points, strict=True) for name in axis.fields
             }
             decision, times = self._sources.times(problem._replace(**named), self._threshold, padding=padding)
-            samples.append(
-                SampledSizes(tuple(size for size, _ in points), decision, times, min(weight for _, weight in points))
-            )
+            at, weights = zip(*points, strict=True)
+            samples.append(SampledSizes(at, decision, times, min(weights)))
         return _completed(_that_count(samples, self.axes))
 
     def _over(self, problem: Problem) -> Decision:
@@ -384,10 +381,7 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
 def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
     """Return the samples with the times of only those configs that ``keeps`` accepts."""
     kept = set(filter(keeps, _configs(samples)))
-    return [
-        sample._replace(times={config: time for config, time in sample.times.items() if config in kept})
-        for sample in samples
-    ]
+    return [each._replace(times={key: each.times[key] for key in each.times if key in kept}) for each in samples]
 
 
 def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:

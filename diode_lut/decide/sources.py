@@ -157,19 +157,17 @@ class Source(ABC):
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
         """Return all rows for the problem, in the order of answering."""
-        del problem
         return ()
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
         """Return the sizes at which rows of the problem's kind begin or end in ``fields``."""
-        del problem, fields
         return set()
 
     @abstractmethod
     def name(self, answer: Answer | None = None) -> str:
         """Return the name for messages. For an answer, add its place."""
 
-    def answers(self, answer: Answer) -> str:
+    def line_about(self, answer: Answer) -> str:
         """Return a line about an answer of its own."""
         return f"{self.name(answer)} answers"
 
@@ -194,12 +192,9 @@ def shown(path: Path) -> str:
     return printable(str(path))
 
 
-_UNMEASURED_TIME = 0.9
-
-
 def unmeasured_time(place: int) -> float:
     """Return the assumed time, over aten's, of a config without a measurement, by its place in an answer."""
-    return _UNMEASURED_TIME * (1 + place / 100)
+    return 0.9 * (1 + place / 100)
 
 
 EXACT, RANGE = "exact", "range"  # origins of answers: a row for a single problem, and a row for ranges of sizes
@@ -215,7 +210,6 @@ class TableSource(Source):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the table's file, in hexadecimal."""
         return self.table.digest
 
     @property
@@ -224,8 +218,6 @@ class TableSource(Source):
         return any(entry.op in GENERATED for entry in self.table.entries)
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
-        """Return the answer of the most specific row for the problem."""
-        del threshold, padding
         entry = self.table.lookup(problem)
         if entry is None:
             return None
@@ -247,11 +239,9 @@ class TableSource(Source):
         return f"no entry covers {sizes}, out of {len(entries)} for {kind}"
 
     def covering(self, problem: Problem) -> Sequence[Entry]:
-        """Return the rows for the problem, the most specific first."""
         return self.table.covering(problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Return the times of the configs in the answering row."""
         entry = self.table.lookup(problem)
         times = {}
         for place, (config, permille) in enumerate(entry.candidates if entry is not None else ()):
@@ -260,7 +250,6 @@ class TableSource(Source):
         return times
 
     def borders(self, problem: Problem, fields: Sequence[str]) -> AbstractSet[int]:
-        """Return the ends of its rows."""
         return self.table.borders(problem, fields)
 
     def name(self, answer: Answer | None = None) -> str:
@@ -269,8 +258,7 @@ class TableSource(Source):
         line = self.table.line_of(answer.entry) if answer is not None and answer.entry is not None else None
         return table if line is None else f"{table}:{line}"
 
-    def answers(self, answer: Answer) -> str:
-        """Return the row with its note."""
+    def line_about(self, answer: Answer) -> str:
         assert answer.entry is not None
         note = f" ({answer.entry.note})" if answer.entry.note else ""
         return f"{self.name(answer)} answers{note}"
@@ -289,12 +277,10 @@ class TableSource(Source):
         return lines
 
     def origin(self, answer: Answer) -> str:
-        """Return whether the row is for a single problem or for ranges."""
         assert answer.entry is not None
         return EXACT if answer.entry.is_exact else RANGE
 
     def description(self) -> str:
-        """Return the number of rows and their device."""
         return printable(f"{counted(self.rows, 'row')} for {self.table.hardware.name}")
 
 
@@ -318,7 +304,6 @@ class ModelSource(Source):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the weights file, in hexadecimal."""
         return self.model.digest
 
     @property
@@ -331,7 +316,6 @@ class ModelSource(Source):
 
     @property
     def has_own_kernels(self) -> bool:
-        """Whether it is the user's, and ranks their configs."""
         return self.own and self._kernels is not None
 
     def ask(self, problem: Problem, threshold: Threshold, *, padding: bool) -> Answer | None:
@@ -355,8 +339,6 @@ class ModelSource(Source):
         return Answer((ATEN,), ranking=ranking, gain=1 / ranking.times[ranking.configs.index(ATEN)] - 1)
 
     def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
-        """Return the ranking for the range."""
-        del threshold
         configs = () if self._kernels is None else self._kernels.ranked_over(problem, low, high)
         return Answer(configs) if configs else None
 
@@ -367,7 +349,6 @@ class ModelSource(Source):
         return unknown(self.model.kinds, problem)
 
     def times(self, problem: Problem, *, padding: bool) -> Mapping[Config, float]:
-        """Return the expected times of all its candidates."""
         return self.model.times(problem, self.hardware, padding=padding)
 
     def name(self, answer: Answer | None = None) -> str:
@@ -375,8 +356,7 @@ class ModelSource(Source):
         name = shown(self.path) if self.path else printable(f"model for {self.model.hardware.name}")
         return name if answer is not None else f"{name}{self._trained_for}"
 
-    def answers(self, answer: Answer) -> str:
-        """Return the file and the confidence."""
+    def line_about(self, answer: Answer) -> str:
         if answer.ranking is None:
             return f"{self.name()} answers, with the config of the least expected time"
         comma = "," if self._trained_for else ""
@@ -393,12 +373,9 @@ class ModelSource(Source):
         return [*lines, f"    the first is within 5 % of the best with confidence {answer.ranking.confidence:.3f}"]
 
     def origin(self, answer: Answer) -> str:
-        """Return the name of the models' tier."""
-        del answer
         return MODEL
 
     def description(self) -> str:
-        """Return the word model, and the hardware it was trained for, if that is another."""
         return f"a model{self._trained_for}"
 
 
@@ -466,11 +443,7 @@ class Decision(NamedTuple):
     @property
     def origin(self) -> str:
         """The kind of answer, in a word, or empty without configs."""
-        return (
-            self.source.origin(self.answer)
-            if self.source is not None and self.answer is not None and self.configs
-            else ""
-        )
+        return self.source.origin(self.answer) if self.source and self.answer and self.configs else ""
 
     @property
     def confidence(self) -> float | None:
@@ -492,7 +465,7 @@ class Decision(NamedTuple):
         else:
             assert self.source is not None
             assert self.answer is not None
-            last = f"{self.tier}: {self.source.answers(self.answer)}"
+            last = f"{self.tier}: {self.source.line_about(self.answer)}"
             if self.over:
                 last += f"; for {self.over}, {self.configs[0]} is taken"
             elif self.configs != self.answer.configs:
@@ -510,4 +483,4 @@ class Decision(NamedTuple):
 
     def details(self) -> list[str]:
         """Return lines about the configs of the answer, or the expectations of an abstaining model."""
-        return self.source.details(self.answer) if self.source is not None and self.answer is not None else []
+        return self.source.details(self.answer) if self.source and self.answer else []

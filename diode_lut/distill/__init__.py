@@ -89,14 +89,12 @@ def distill(
             "align and epilogue"
         )
     if len(training) < MIN_TRAINING_PROBLEMS:
-        raise ModelError(
-            f"{len(training)} training problems with a time of aten are too few (at least {MIN_TRAINING_PROBLEMS})"
-        )
+        few = f"are too few (at least {MIN_TRAINING_PROBLEMS})"
+        raise ModelError(f"{len(training)} training problems with a time of aten {few}")
     candidates = choose(training)
     if candidates == [ATEN]:
-        raise ModelError(
-            f"no candidate besides aten: no config with group_m={GROUP_M}, or without tiles, was faster than aten"
-        )
+        reason = f"no config with group_m={GROUP_M}, or without tiles, was faster than aten"
+        raise ModelError(f"no candidate besides aten: {reason}")
     of_bytes = any(target.problem.op in OF_BYTES for target in training)
     features = len(PROBLEM_FEATURES) - (0 if of_bytes else len(OF_BYTES_FEATURES))
     space = Space.of(*families(candidates, architecture(hardware.arch)), hardware, features)
@@ -105,8 +103,8 @@ def distill(
     report(f"{len(training)} training problems, {len(candidates)} candidates")
     trained = train_student(training, test, space, plan, report)
     with one_thread():
-        calibrated = calibrate(trained)
-        weights = trained.student.weights(calibrated.weights, calibrated.bias)
+        doubts, alone, followed = calibrate(trained)
+        weights = trained.student.weights(*doubts)
     provenance = {
         "datasets": sorted(f"sha256:{dataset.digest}" for dataset in datasets),
         "torch": ", ".join(sorted({dataset.header.torch for dataset in datasets})),
@@ -117,8 +115,8 @@ def distill(
         "problems": len(training),
     }
     model = Model(
-        *(hardware, weights, candidates, kinds, calibrated.calibration, split, provenance),
-        fused_calibration=calibrated.fused_calibration,
+        *(hardware, weights, candidates, kinds, alone, split, provenance),
+        fused_calibration=followed,
         padding=fit_padding(training, plan.seed),
         kernels=_kernels(datasets, split),
     )

@@ -107,15 +107,9 @@ def choose(targets: Sequence[Target]) -> list[Config]:
 
 def _cover(targets: Sequence[Target]) -> list[Config]:
     """Choose configs greedily: each lowers most the summed time of the best candidate of each problem."""
-    configs = sorted(
-        {
-            config
-            for target in targets
-            for config in target.expected
-            if not config.kernel.tiled or config.tiles.group_m == GROUP_M
-        },
-        key=config_order,
-    )
+    timed = {config for target in targets for config in target.expected}
+    usual = (config for config in timed if not config.kernel.tiled or config.tiles.group_m == GROUP_M)
+    configs = sorted(usual, key=config_order)
     column = {config: number for number, config in enumerate(configs)}
     losses = np.full((len(targets), len(configs)), np.inf)  # log(time / best time), capped
     for row, target in enumerate(targets):

@@ -247,10 +247,8 @@ def _train(trainings: Sequence[Training], ended: Event) -> list[list[Epoch]]:
         totals = torch.zeros(len(trainings), dtype=torch.float64, device=plan.device)
         shuffled = []
         for number, (rows, size) in enumerate(zip(chosen, sizes, strict=True)):
-            orders = [
-                own[torch.randperm(len(own), generator=generator)[:size]]
-                for own, generator in zip(rows, generators, strict=True)
-            ]
+            both = zip(rows, generators, strict=True)
+            orders = [own[torch.randperm(len(own), generator=generator)[:size]] for own, generator in both]
             shuffled += [(number, batch) for batch in torch.split(torch.stack(orders).to(plan.device), _BATCH, dim=1)]
         for place in torch.randperm(len(shuffled), generator=generators[0]).tolist():
             number, batch = shuffled[place]
@@ -440,20 +438,11 @@ class Regression(NamedTuple):
         return inputs @ self.weights + self.bias
 
 
-class Calibrated(NamedTuple):
-    """The weights from a student's layers to the doubt, and the confidences of doubts.
+def calibrate(trained: Trained) -> tuple[Regression, Calibration, Calibration]:
+    """Return the regression of doubts on a student's layers, and their confidences, also for fused epilogues.
 
-    ``calibration`` is for problems without an epilogue, ``fused_calibration`` for others.
+    Doubts are fitted to all problems of its training, confidences to those of its own device.
     """
-
-    weights: Tensor
-    bias: Tensor
-    calibration: Calibration
-    fused_calibration: Calibration
-
-
-def calibrate(trained: Trained) -> Calibrated:
-    """Calibrate a student on the problems of its training: the doubt on all, confidence on those of its own device."""
     # The inputs are both layers of the first choice, and its lead over the next. Infinity stands where there is none.
     scores = pad(answers(trained.student, trained.measured), (0, 1), value=torch.inf)
     best, order = scores.topk(2, dim=1, largest=False)
@@ -466,11 +455,9 @@ def calibrate(trained: Trained) -> Calibrated:
         held_out = trained.teacher.unseen == part
         doubts[held_out] = Regression.of(inputs[~held_out], (~good[~held_out]).float()).doubts(inputs[held_out])
     weights, bias = Regression.of(inputs, (~good).float())
-    calibrations = (
-        calibration_of(doubts[rows].numpy(), good[rows].numpy(), -float(weights[-1]))
-        for rows in (own & ~fused, own & fused)
-    )
-    return Calibrated(weights[:-1], bias, *calibrations)
+    groups, per_lead = (own & ~fused, own & fused), -float(weights[-1])
+    alone, followed = (calibration_of(doubts[rows].numpy(), good[rows].numpy(), per_lead) for rows in groups)
+    return Regression(weights[:-1], bias), alone, followed
 
 
 def calibration_of(doubts: np.ndarray, good: np.ndarray, per_lead: float) -> Calibration:

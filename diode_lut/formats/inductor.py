@@ -76,7 +76,7 @@ def other_config(op: str, name: str) -> Config:
 
 
 def best_times(timings: Iterable[Timing]) -> tuple[Timing, ...]:
-    """The best time of each config: the library may have two ways of adding a bias."""
+    """Return the best time of each config: the library may have two ways of adding a bias."""
     best: dict[Config, Timing] = {}
     for timing in timings:
         best[timing.config] = min(best.get(timing.config, timing), timing, key=lambda each: each.ns or math.inf)
@@ -147,9 +147,8 @@ def write_table(table: Table, problems: Iterable[Problem], facts: content.Facts,
     for problem, entry in content.answers(table, problems, skipped):
         with content.counting(skipped):
             if problem.dtype == ("float32" if facts.dtype == "tf32" else "tf32"):
-                raise ProblemError(
-                    f"{problem.dtype}: keys do not tell float32 from tf32 (--dtype says which to export)"
-                )
+                reason = "keys do not tell float32 from tf32 (--dtype says which to export)"
+                raise ProblemError(f"{problem.dtype}: {reason}")
             rows = [row for config in entry.configs for row in _rows(config, problem, table.hardware)]
             document |= {key: rows for key, rows in _keyed(problem, table.hardware, rows).items() if rows}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"

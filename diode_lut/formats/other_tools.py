@@ -265,20 +265,16 @@ def read_vllm(path: Path, facts: Facts, skipped: Skipped) -> Table:
     if not {"N", "K"} <= said.keys():
         raise ExchangeError(f"{path}: the name does not say N and K, as vLLM's do: N=1536,K=7168,device_name=...json")
     if facts.dtype is None:
-        what = (
-            f"its type is {said['dtype']}, which is none that tables have"
-            if "dtype" in said
-            else "its name says no type"
-        )
+        known = f"its type is {said.get('dtype')}, which is none that tables have"
+        what = known if "dtype" in said else "its name says no type"
         raise ExchangeError(f"{path}: {what}: give that of the GEMMs with --dtype")
     hardware = known_hardware(facts, path, said.get("device_name", "").replace("_", " "))
     found: dict[Problem, list[Config]] = {}
     for m, row in read_json(path, dict, "vLLM's configs, an object", facts.contents).items():
         with counting(skipped):
             op = facts.op or "mm"
-            problem = Problem.of(
-                op, int(m), int(said["N"]), int(said["K"]), dtype=facts.dtype, layout=facts.layout or "nt"
-            )
+            sizes = int(m), int(said["N"]), int(said["K"])
+            problem = Problem.of(op, *sizes, dtype=facts.dtype, layout=facts.layout or "nt")
             if not isinstance(row, dict):
                 raise ProblemError("configs that are no objects")
             if unknown := row.keys() - {*_NAMES.values()}:

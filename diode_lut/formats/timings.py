@@ -58,12 +58,12 @@ _WHAT = "timings, a list of objects"
 
 
 def read(path: Path, facts: Facts, skipped: Skipped) -> Timings:
-    """The timings. Consecutive rows of a problem are a record, until a config has a further time."""
+    """Return the timings. Consecutive rows of a problem are a record, until a config has a further time."""
     return Timings(_header(path, facts), _records(path, facts, skipped))
 
 
 def write(dataset: Dataset, output: Path) -> bytes:
-    """All timings, as JSON if the name of the file ends with ``.json``, else as CSV."""
+    """Write all timings, as JSON if the name of the file ends with ``.json``, else as CSV."""
     header = dataset.header
     about = dict(zip(_DEVICE, header.hardware, strict=False))
     about |= {name: getattr(header, name) for name in _SOFTWARE} | {"date": header.measured_on}
@@ -138,9 +138,8 @@ def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
             problem = _problem(tuple((name, cells[name]) for name in _PROBLEM if name in cells), told)
             config = _config(tuple((name, cells[name]) for name in _CONFIG if name in cells))
             if problem.op not in config.kernel.ops:
-                raise ProblemError(
-                    f"{config.template} does not compute {problem.op} (only {', '.join(config.kernel.ops)})"
-                )
+                known = ", ".join(config.kernel.ops)
+                raise ProblemError(f"{config.template} does not compute {problem.op} (only {known})")
             timing, stage = _timing(config, cells), cells.get("stage", STAGES[0])
             if timing.ns is None and "reason" not in cells:
                 skipped["a time that is not from 1 ns to 1000 s: its config counts as failed"] += 1
@@ -281,7 +280,7 @@ def _not_read(names: Iterable[str]) -> Iterator[str]:
 
 
 def _text(name: str, value: Any) -> str:
-    """A value of JSON as a cell of CSV has it."""
+    """Return a value of JSON as a cell of CSV has it."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return "x".join(map(str, value))
     if isinstance(value, (str, int, float)):

@@ -24,11 +24,7 @@ from diode_lut.hook.snapshot import CannotRun, autotuning, settled, tried
 from diode_lut.problem import ITEMSIZES, Modifications, Operand, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
-_NODES = {
-    "flex_attention": "flex_attention",
-    "flex_decoding": "flex_attention",
-    "flex_attention_backward": "flex_attention_backward",
-}
+_NODES = {"flex_decoding": "flex_attention", **{op: op for op in ("flex_attention", "flex_attention_backward")}}
 """PyTorch's names of the higher-order operators, by op."""
 
 _IGNORED = {"flex_attention": "bwd_", "flex_decoding": "bwd_", "flex_attention_backward": "fwd_"}

@@ -61,7 +61,7 @@ def in_force() -> InductorSnapshot | None:
     return now if decides else None
 
 
-def answer(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
+def marked_choices(now: InductorSnapshot, decision: Decision, build: Build, pad: int = 1) -> list[ChoiceCaller] | None:
     """Return the marked choices of a decision, or None if Inductor should choose among its own.
 
     Take up to ``top_k`` configs that can run, best first. Take a model's configs only if its first can run. With the

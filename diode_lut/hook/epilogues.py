@@ -17,19 +17,10 @@ from operator import getitem
 from typing import Any, NamedTuple
 
 import torch
+from torch._inductor import ir
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import IndexingOptions
 from torch._inductor.dependencies import MemoryDep
-from torch._inductor.ir import (
-    Buffer,
-    ChoiceCaller,
-    FixedLayout,
-    FlexibleLayout,
-    Layout,
-    MultiTemplateBuffer,
-    NonOwningLayout,
-    TensorBox,
-)
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -59,20 +50,29 @@ _LIKE_VIEWS = (torch.ops.aten._unsafe_view.default, torch.ops.aten.reshape.defau
 """Ops that are views, although their schemas do not say so."""
 
 
+def _is_view(node: Node) -> bool:
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and (target.is_view or target in _LIKE_VIEWS)
+
+
+def _is_pointwise(node: Node) -> bool:
+    target, convert = node.target, torch.ops.prims.convert_element_type.default
+    return isinstance(target, torch._ops.OpOverload) and (torch.Tag.pointwise in target.tags or target is convert)
+
+
+def _readers(node: Node, passes: Callable[[Node], bool]) -> Iterator[Node]:
+    """Yield all nodes that read a node, and the readers of those that ``passes`` accepts."""
+    waiting, seen = [node], set[Node]()
+    while waiting:
+        new = [user for user in waiting.pop().users if user not in seen]
+        seen.update(new)
+        yield from new
+        waiting += filter(passes, new)
+
+
 def may_be_followed(node: Node | None) -> bool:
     """Return whether pointwise work follows this node of Inductor's graph, directly or after views."""
-    waiting, seen = [node] if node is not None else [], set[Node]()
-    while waiting:
-        for user in waiting.pop().users:
-            target = user.target
-            if user in seen or not isinstance(target, torch._ops.OpOverload):
-                continue
-            seen.add(user)
-            if torch.Tag.pointwise in target.tags or target is torch.ops.prims.convert_element_type.default:
-                return True
-            if target.is_view or target in _LIKE_VIEWS:
-                waiting.append(user)
-    return False
+    return node is not None and any(map(_is_pointwise, _readers(node, _is_view)))
 
 
 def epilogue_ahead(node: Node) -> str | None:
@@ -83,11 +83,8 @@ def epilogue_ahead(node: Node) -> str | None:
     size, known = node.meta["val"].numel(), statically_known_true
 
     def is_like(user: Node) -> bool:
-        value, target = user.meta.get("val"), user.target
-        if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
-            return False
-        movable = target.is_view or target in _LIKE_VIEWS or target is torch.ops.prims.convert_element_type.default
-        return known(value.numel() == size) and (movable or torch.Tag.pointwise in target.tags)
+        value, is_elementwise = user.meta.get("val"), _is_view(user) or _is_pointwise(user)
+        return is_elementwise and isinstance(value, torch.Tensor) and known(value.numel() == size)
 
     waiting, inside = [node], {node}
     while waiting:
@@ -113,17 +110,8 @@ def is_concatenated(node: Node | None) -> bool:
     """
     if node is None or all(user.target is not torch.ops.aten.cat.default for user in node.users):
         return False
-    waiting, seen = [node], set[Node]()
-    while waiting:
-        for user in waiting.pop().users:
-            target = user.target
-            if user.op == "output":
-                return False
-            is_view = isinstance(target, torch._ops.OpOverload) and target.is_view
-            if (is_view or target is getitem or target in _LIKE_VIEWS) and user not in seen:
-                seen.add(user)
-                waiting.append(user)
-    return True
+    readers = _readers(node, lambda user: user.target is getitem or _is_view(user))
+    return all(user.op != "output" for user in readers)
 
 
 ALONE = "_diode_lut_alone"
@@ -153,7 +141,7 @@ _WORD_BYTES = 4
 """Rows of a multiple of this many bytes are written to padded rows as fast as others: timed with 10,922 columns."""
 
 
-def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = NO_EPILOGUE) -> str:
+def epilogue_of(buffer: ir.Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = NO_EPILOGUE) -> str:
     """Return the class of the epilogue that these nodes are, together, after the matmul of ``buffer``.
 
     ``bias`` is the class of the matmul's bias. A bias of class ``medium`` is a matrix, and counts as a tensor read.
@@ -168,7 +156,7 @@ def epilogue_of(buffer: Buffer, nodes: Sequence[BaseSchedulerNode], bias: str = 
     return "light" if cost == 0 else "medium" if cost <= _MAX_MEDIUM else "heavy"
 
 
-def _tensors_read(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str]:
+def _tensors_read(buffer: ir.Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str]:
     """Return the names of other tensors that these nodes read, and that are at least as large as ``buffer``."""
     inside = {buffer.get_name(), *(name for node in nodes for name in node.get_buffer_names())}
     elements = V.graph.sizevars.optimization_hint(buffer.get_numel())
@@ -180,7 +168,7 @@ def _tensors_read(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> set[str
     }
 
 
-def moves_single_elements(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) -> bool:
+def moves_single_elements(buffer: ir.Buffer, nodes: Sequence[BaseSchedulerNode]) -> bool:
     """Return whether a matmul's kernel with these nodes would read other tensors, or write, element by element.
 
     It reads so if rows are no multiples of 16 bytes. It writes so if rows are no multiples of 4 bytes and Inductor has
@@ -195,20 +183,18 @@ def moves_single_elements(buffer: Buffer, nodes: Sequence[BaseSchedulerNode]) ->
     return bool(_tensors_read(buffer, nodes)) or (padded and not has_aligned_rows(layout, _WORD_BYTES))
 
 
-def has_aligned_rows(layout: Layout, multiple: int = ROW_BYTES) -> bool:
+def has_aligned_rows(layout: ir.Layout, multiple: int = ROW_BYTES) -> bool:
     """Return whether the length of a matrix's rows, in bytes, is known to be a multiple of this number."""
     row = layout.size[-1] * layout.dtype.itemsize
     return V.graph.sizevars.statically_known_multiple_of(row, multiple)
 
 
-def is_written_in_rows(layout: Layout) -> bool:
+def is_written_in_rows(layout: ir.Layout) -> bool:
     """Return whether rows of a result have no gaps and begin at multiples of 16 bytes, as in measurements."""
-    view = layout.view.get_layout() if isinstance(layout, NonOwningLayout) else layout
+    view = layout.view.get_layout() if isinstance(layout, ir.NonOwningLayout) else layout
     *steps, last = view.stride
-    return bool(last == 1) and all(
-        V.graph.sizevars.statically_known_multiple_of(elements * view.dtype.itemsize, ROW_BYTES)
-        for elements in (view.offset, *steps)
-    )
+    known, itemsize = V.graph.sizevars.statically_known_multiple_of, view.dtype.itemsize
+    return bool(last == 1) and all(known(elements * itemsize, ROW_BYTES) for elements in (view.offset, *steps))
 
 
 NOTHING = "no pointwise work follows, but another op or nothing"
@@ -291,7 +277,7 @@ class Alternatives:
         problem: Problem,
         answers: dict[str, Decision],
         make: Callable[[Decision], Alternative | None],
-        assumed: list[tuple[Any, Layout]],
+        assumed: list[tuple[Any, ir.Layout]],
         branches: Branches | None,
         *,
         in_part: bool,
@@ -320,23 +306,23 @@ def as_in_lowering() -> Iterator[None]:
         graph.scheduler = scheduler
 
 
-class Deferred(ChoiceCaller):
+class Deferred(ir.ChoiceCaller):
     """The only choice for Inductor, which then benchmarks nothing.
 
     ``plain`` is the matmul's stand-alone choice, and ``aten`` the library's. They may be the same.
     """
 
-    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
+    def __init__(self, plain: ir.ChoiceCaller, aten: ir.ChoiceCaller, alternatives: Alternatives) -> None:
         super().__init__(plain.name, plain.input_nodes, plain.layout, plain.description)
         self.annotations = plain.annotations
         self._parts = plain, aten, alternatives
 
-    def output_node(self) -> TensorBox:
+    def output_node(self) -> ir.TensorBox:
         """Return the result."""
-        return TensorBox.create(_Buffer(*self._parts))
+        return ir.TensorBox.create(_Buffer(*self._parts))
 
 
-class _Buffer(MultiTemplateBuffer):
+class _Buffer(ir.MultiTemplateBuffer):
     """The result of a matmul whose kernel is not chosen yet.
 
     It has the layout of the stand-alone choice, which later ops may still change if it is open. It is open in a part of
@@ -344,11 +330,11 @@ class _Buffer(MultiTemplateBuffer):
     the end.
     """
 
-    def __init__(self, plain: ChoiceCaller, aten: ChoiceCaller, alternatives: Alternatives) -> None:
-        times: dict[ChoiceCaller, float] = {aten: 1.0} | {plain: 0.0}
+    def __init__(self, plain: ir.ChoiceCaller, aten: ir.ChoiceCaller, alternatives: Alternatives) -> None:
+        times: dict[ir.ChoiceCaller, float] = {aten: 1.0} | {plain: 0.0}
         layout = plain.layout
         if alternatives.in_part:  # Inductor may still decide on its strides
-            layout = FlexibleLayout(layout.device, layout.dtype, layout.size)
+            layout = ir.FlexibleLayout(layout.device, layout.dtype, layout.size)
         super().__init__(layout, plain.input_nodes, lambda *_: times, list(times), OrderedSet())
         self._own = plain if isinstance(plain, TritonTemplateCaller) else None
         self._times, self._aten = times, aten
@@ -360,12 +346,12 @@ class _Buffer(MultiTemplateBuffer):
 
     def decide_layout(self) -> None:
         """Fix the layout, as Inductor does for the library's kernels."""
-        if isinstance(self.layout, FlexibleLayout):
+        if isinstance(self.layout, ir.FlexibleLayout):
             self.freeze_layout()
 
     def freeze_layout(self) -> None:
         """Take the own kernel's layout, which has no padding, unless a concatenation has taken the result."""
-        if self._alternatives.in_part and self._own is not None and isinstance(self.layout, FlexibleLayout):
+        if self._alternatives.in_part and self._own is not None and isinstance(self.layout, ir.FlexibleLayout):
             self.layout = copy.copy(self._own.layout)
         else:
             super().freeze_layout()
@@ -398,10 +384,10 @@ class _Buffer(MultiTemplateBuffer):
         layout, own = self.get_layout(), self._own
         if not self._alternatives.in_part or self._fused is not None or own is None or _same(layout, own.layout):
             return
-        kernel: ChoiceCaller = self._aten
+        kernel: ir.ChoiceCaller = self._aten
         try:
             # offsets count from the beginning of the part
-            part = FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset)
+            part = ir.FixedLayout(layout.device, layout.dtype, layout.size, layout.stride, layout.offset)
             if is_written_in_rows(layout) and _has_narrow_indices(part) == _has_narrow_indices(own.layout):
                 kernel = copy.copy(own)
                 kernel.layout = part
@@ -427,13 +413,13 @@ class _Buffer(MultiTemplateBuffer):
             self._snapshot.record_unfused(problem, device, why_unfused(scheduler, node))
 
 
-def _has_narrow_indices(layout: Layout) -> bool:
+def _has_narrow_indices(layout: ir.Layout) -> bool:
     """Return whether 32 bits index every element of a result, up to its last one in memory."""
-    result = Buffer(name="result", layout=layout)
+    result = ir.Buffer(name="result", layout=layout)
     return bool(SIMDScheduling.can_use_32bit_indexing(sympy_product(layout.size), [result]))
 
 
-def _same(one: Layout, other: Layout) -> bool:
+def _same(one: ir.Layout, other: ir.Layout) -> bool:
     return one.size == other.size and one.stride == other.stride and one.offset == other.offset
 
 
@@ -541,5 +527,5 @@ def can_realize_into_without_copy(original: Callable[..., bool], cls: type, src:
     """Let our buffers write into concatenations, as the library's do, while their layouts are open."""
     buffer = getattr(src, "data", None)
     if isinstance(buffer, _Buffer):
-        return isinstance(buffer.layout, FlexibleLayout)
+        return isinstance(buffer.layout, ir.FlexibleLayout)
     return original(cls, src, dst)

@@ -1,8 +1,8 @@
-"""Answer Inductor's questions about choices of matmuls, configs of attention, and padding.
+"""Answer Inductor when it lowers a matmul or an attention, generates a kernel, or may pad operands.
 
-A ``_Question`` is about one matmul on a GPU: its inputs become a problem, the snapshot decides about it, and the
-decision becomes the list of choices. For grouped matmuls and on the CPU, Inductor asks no handler. ``filter_choices``
-then sees its list.
+A ``_MatmulLowering`` is the lowering of one matmul on a GPU: its inputs become a problem, the snapshot decides about
+it, and the decision becomes the list of choices. For grouped matmuls and on the CPU, Inductor asks no handler.
+``filter_choices`` then sees its list.
 
 Inductor decides on padding in its ``pad_mm`` pass, long before it asks for the kernel of the padded matmul. The nodes
 of the padding tell such a matmul. Only the graph is read, and no earlier decision remembered. So two compiles of the
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import sympy
@@ -33,27 +33,17 @@ from diode_lut.decide.decide import Answers, Axis, Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import MissError
 from diode_lut.hardware import architecture
+from diode_lut.hook import epilogues
 from diode_lut.hook.choices import (
     Build,
-    answer,
     build_choice,
     in_force,
     is_big_enough,
     library_choice,
+    marked_choices,
     offered,
     runnable,
     with_a_layout,
-)
-from diode_lut.hook.epilogues import (
-    NOTHING,
-    SLOWER,
-    UNKNOWN,
-    Alternative,
-    Alternatives,
-    Deferred,
-    has_aligned_rows,
-    is_concatenated,
-    may_be_followed,
 )
 from diode_lut.hook.problems import (
     MARK,
@@ -64,8 +54,8 @@ from diode_lut.hook.problems import (
     config_of,
     is_plain,
     problem_of,
+    problem_of_node,
     problem_of_tensors,
-    tensors_of,
     unpadded,
     why_left,
 )
@@ -78,6 +68,19 @@ from diode_lut.templates.config import ATEN, Config, needed_pad, pad_multiple, p
 from diode_lut.templates.template import SomeProblems
 
 Choices = list[ChoiceCaller]
+Found = TypeVar("Found")
+
+
+def _ours_or_inductors(what: str, ours: Callable[[], Found | None], inductors: Callable[[], Found]) -> Found:
+    """Return the answer of the tables, or Inductor's if there is none, or if finding ours raises an error."""
+    try:
+        found = ours()
+    except MissError:
+        raise  # as the setting strict has it
+    except Exception as error:
+        leave(what, error)
+        found = None
+    return inductors() if found is None else found
 
 
 class DiodeChoices(InductorChoices):
@@ -106,45 +109,38 @@ class DiodeChoices(InductorChoices):
         def ask_base(some: list[Any]) -> Choices:
             return super(DiodeChoices, self).get_template_configs(kernel_inputs, some, op_name, kwarg_overrides)
 
-        choices = None
-        try:
-            now = in_force()
-            if now is not None:
-                choices = _Question(now, kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {}).choices()
-        except MissError:
-            raise  # as the setting strict has it
-        except Exception as error:
-            leave(op_name, error)
-        return ask_base(templates) if choices is None else choices
+        def ours() -> Choices | None:
+            now, matmul = in_force(), (kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {})
+            return None if now is None else _MatmulLowering(now, *matmul).choices()
+
+        return _ours_or_inductors(op_name, ours, lambda: ask_base(templates))
 
     def reduction_split_factor(  # type: ignore[override]  # a static method before torch 2.14
         self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
     ) -> int:
         """Return into how many parts to split a reduction, by a table or else by the base class."""
         sizes = reduction_numel_hint, numel_hint
-        try:
+
+        def ours() -> int | None:
             from diode_lut.hook.generated import parts_of
 
-            parts = parts_of(device, *sizes, inner=inner_reduction)
-        except Exception as error:
-            leave("a reduction", error)
-            parts = None
-        return super().reduction_split_factor(device, *sizes, inner_reduction) if parts is None else parts
+            return parts_of(device, *sizes, inner=inner_reduction)
+
+        inductors = partial(super().reduction_split_factor, device, *sizes, inner_reduction)
+        return _ours_or_inductors("a reduction", ours, inductors)
 
     def triton_kernel_kwargs(
         self, kernel_cls: Any, features: Any, groups: list[Any], kernel_kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the arguments of a generated kernel, with a config of a table or model if one answers."""
         arguments = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
-        try:
+
+        def ours() -> dict[str, Any]:
             from diode_lut.hook.generated import fixed_arguments
 
             return {**arguments, **fixed_arguments(kernel_cls, features, groups[0], arguments)}
-        except MissError:
-            raise  # as the setting strict has it
-        except Exception as error:
-            leave("a generated kernel", error)
-            return arguments
+
+        return _ours_or_inductors("a generated kernel", ours, lambda: arguments)
 
     def get_flex_attention_fwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for the present flex attention."""
@@ -160,23 +156,18 @@ class DiodeChoices(InductorChoices):
 
 
 require_same_parameters(DiodeChoices.get_template_configs, InductorChoices.get_template_configs)
-
-
 require_same_parameters(DiodeChoices.triton_kernel_kwargs, InductorChoices.triton_kernel_kwargs)
 
 
 def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
     """Return the configs of a table or model, or else the base class's."""
-    try:
+
+    def ours() -> list[Any] | None:
         from diode_lut.hook.attention import answer_attention
 
-        configs = answer_attention(op, ask_base)
-    except MissError:
-        raise  # as the setting strict has it
-    except Exception as error:
-        leave(op, error)
-        configs = None
-    return ask_base() if configs is None else configs
+        return answer_attention(op, ask_base)
+
+    return _ours_or_inductors(op, ours, ask_base)
 
 
 def on_top_of(handler: InductorChoices) -> DiodeChoices:
@@ -205,22 +196,18 @@ def filter_choices(choices: Choices) -> Choices:
     Grouped matmuls are answered only under our handler. Another one is set while tables must not be asked.
     """
     marked = [choice for choice in choices if MARK in choice.annotations]
-    if marked:
-        return marked
-    try:
+
+    def ours() -> Choices | None:
         if in_force() is None:
-            return choices
+            return None
         from diode_lut.hook.lists import answer_grouped, answer_on_cpu
 
-        found = None
+        grouped = None
         if choices and isinstance(V.choices, DiodeChoices):
-            found = answer_grouped(choices)
-        return found or answer_on_cpu(choices) or choices
-    except MissError:
-        raise  # as the setting strict has it
-    except Exception as error:
-        leave("a matmul", error)
-        return choices
+            grouped = answer_grouped(choices)
+        return grouped or answer_on_cpu(choices)
+
+    return marked or _ours_or_inductors("a matmul", ours, lambda: choices)
 
 
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
@@ -290,12 +277,11 @@ def first_pad(decision: Decision, device: torch.device) -> int:
 
 def _answers_with_padding(now: InductorSnapshot, op: str, matmul: Any) -> Answers | None:
     """Return the answers for a node or a tuple of fake tensors, or None if tables have no such problems."""
-    tensors = matmul if isinstance(matmul, tuple) else tensors_of(matmul, op)
-    problem = None if tensors is None else problem_of_tensors(op, *tensors)
-    if problem is None or tensors is None:
-        return None
-    a, b, *_ = tensors
-    return now.answers(problem, a.device, padding=True, axes=axes_of_tensors(op, a, b))
+    if isinstance(matmul, tuple):
+        problem, (a, b, *_) = problem_of_tensors(op, *matmul), matmul
+    else:
+        problem, a, b = problem_of_node(matmul, op)
+    return problem and now.answers(problem, a.device, padding=True, axes=axes_of_tensors(op, a, b))
 
 
 def _stay_aligned(a: Any, b: Any) -> bool:
@@ -303,7 +289,6 @@ def _stay_aligned(a: Any, b: Any) -> bool:
 
 
 _NATIVE = {getattr(torch.ops.aten, op).default: op for op in ("mm", "addmm", "bmm", "baddbmm")}
-
 
 _native: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 """The recorded nodes of each graph: Inductor may look at a node twice."""
@@ -321,10 +306,9 @@ def record_native() -> None:
     if op is None or node in recorded or not isinstance(V.choices, DiodeChoices) or now is None:
         return
     recorded.add(node)
-    tensors = tensors_of(node, op)
-    problem = None if tensors is None else problem_of_tensors(op, *tensors)
-    if problem is not None and tensors is not None:
-        now.record_no_choice(problem, tensors[0].device, "the setting triton.native_matmul generates its kernel")
+    problem, a, _ = problem_of_node(node, op)
+    if problem is not None:
+        now.record_no_choice(problem, a.device, "the setting triton.native_matmul generates its kernel")
 
 
 class Decided(NamedTuple):
@@ -377,13 +361,12 @@ def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | N
 _SCALED_UID, *_ = UIDS[pointer_gemm(SCALED[0])][SCALED[0]]
 """Inductor's plain template for scaled_mm."""
 
-
 _answered = threading.local()
 """Weak references to A and B of this thread's last addmm, if it was answered, as ``inputs``."""
 
 
-class _Question:
-    """A question of Inductor's about the choices for a matmul."""
+class _MatmulLowering:
+    """The lowering of a matmul on a GPU, for which Inductor asks the handler for choices."""
 
     def __init__(
         self,
@@ -421,7 +404,7 @@ class _Question:
             if own_branches is not None:
                 choices = list[ChoiceCaller](own_branches.triton[:1])
             else:
-                choices = answer(self.now, decision, self._build, asked.pad)
+                choices = marked_choices(self.now, decision, self._build, asked.pad)
             if asked.followed is not None and DOMAINS[self.op].epilogues != (NO_EPILOGUE,):
                 choices = self._followed(asked.followed, choices, own_branches)
         if self.op == "addmm":
@@ -469,12 +452,12 @@ class _Question:
         """
         now, node, single = self.now, V.graph.current_node, self.is_single
         wanted = now.settings.epilogues and single and (choices is not None or not autotuning())
-        alone = not wanted or not may_be_followed(node)
+        alone = not wanted or not epilogues.may_be_followed(node)
         triton = single and choices is not None and isinstance(choices[0], TritonTemplateCaller)
-        joined = triton and is_concatenated(node)
+        joined = triton and epilogues.is_concatenated(node)
         if alone and not joined and own_branches is None:
             if wanted:
-                now.record_unfused(problem, self.inputs.device(), NOTHING)
+                now.record_unfused(problem, self.inputs.device(), epilogues.NOTHING)
             return choices
         choices = choices or self.ask_base(self.templates)
         if len(choices) == 1 and isinstance(choices[0], (ExternKernelCaller, TritonTemplateCaller)):
@@ -504,14 +487,15 @@ class _Question:
         answering = {name: decision for name, decision in considered.items() if decision.configs}
         may_branch = bool(changing) and can_branch()
         layout = copy.copy(plain.layout).as_fixed()
-        as_good = own == ATEN or alone or (has_aligned_rows(layout) and not few)
+        as_good = own == ATEN or alone or (epilogues.has_aligned_rows(layout) and not few)
         as_good = as_good and all(decision.configs[0] == own for decision in answering.values())
         if V.graph.current_node.target is torch.ops.aten.convolution.default and own != ATEN and answering:
             as_good = as_good and release() > (2, 11)  # 2.11 fuses through views for a Deferred only
         in_part = joined and not changing and own is not None and own != ATEN
         if as_good and not (may_branch or own_branches is not None or in_part):
             if own == ATEN and not alone:
-                now.record_unfused(problem, device, SLOWER if len(answering) == len(_CLASSES) else UNKNOWN)
+                reason = epilogues.SLOWER if len(answering) == len(_CLASSES) else epilogues.UNKNOWN
+                now.record_unfused(problem, device, reason)
             return plain
 
         def make(config: Config) -> ChoiceCaller:
@@ -519,7 +503,7 @@ class _Question:
                 return plain if config == own else aten
             return build_choice(config, with_layouts, self.op, layout)
 
-        def alternative(decision: Decision) -> Alternative | None:
+        def alternative(decision: Decision) -> epilogues.Alternative | None:
             config, choice = next(runnable(decision, make), (None, None))
             if config is None:
                 return None
@@ -529,11 +513,11 @@ class _Question:
                 with suppress(CannotRun):
                     if pieces:
                         found = self._branches(pieces, with_layouts, make)
-                        return Alternative(decision, config, found.triton[0], found, pieces)
-            return Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
+                        return epilogues.Alternative(decision, config, found.triton[0], found, pieces)
+            return epilogues.Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
 
-        made = Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
-        return Deferred(plain, aten, made)
+        made = epilogues.Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
+        return epilogues.Deferred(plain, aten, made)
 
     def _build(self, config: Config) -> ChoiceCaller:
         return self._aten() if config == ATEN else build_choice(config, self.inputs, self.op, variant=self.variant)

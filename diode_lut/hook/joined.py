@@ -48,11 +48,7 @@ from diode_lut.templates.config import DEFAULT, Config
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
-_OPS: dict[Any, str] = {
-    aten.mm.default: "mm",
-    aten.addmm.default: "addmm",
-    aten._scaled_mm.default: "scaled_mm",
-}
+_OPS: dict[Any, str] = {aten.mm.default: "mm", aten.addmm.default: "addmm", aten._scaled_mm.default: "scaled_mm"}
 _SETTINGS = {
     "alpha": 1,
     "beta": 1,
@@ -258,10 +254,7 @@ _MUL, _ADD = aten.mul.Tensor, aten.add.Tensor
 _CUBIC = (_ADD, "gate", (_MUL, (_MUL, (_MUL, "gate", "gate"), "gate"), 0.044715))
 ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "swiglu": (aten.div.Tensor, "gate", (_ADD, (aten.exp.default, (aten.neg.default, "gate")), 1)),
-    "geglu": (
-        *(_MUL, (_MUL, "gate", 0.5)),
-        (_ADD, (aten.tanh.default, (_MUL, _CUBIC, math.sqrt(2 / math.pi))), 1),
-    ),
+    "geglu": (*(_MUL, (_MUL, "gate", 0.5)), (_ADD, (aten.tanh.default, (_MUL, _CUBIC, math.sqrt(2 / math.pi))), 1)),
 }
 """The activations of GATED, as Inductor decomposes them in float32."""
 

@@ -27,7 +27,7 @@ from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_templa
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hook.choices import answer, fix_layout, require_fit, require_templates
+from diode_lut.hook.choices import fix_layout, marked_choices, require_fit, require_templates
 from diode_lut.hook.problems import (
     MKL_LINEAR,
     SIZES_CHANGE,
@@ -69,7 +69,7 @@ def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
         now.record_no_choice(asked.problem, device, SIZES_CHANGE)
         return None
     decision = now.decide(asked.problem, device, padding=False)
-    return answer(now, decision, lambda config: build_grouped(config, asked, choices))
+    return marked_choices(now, decision, lambda config: build_grouped(config, asked, choices))
 
 
 def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
@@ -187,7 +187,7 @@ def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
             raise CannotRun("Inductor does not offer it here")
         return offered
 
-    found = answer(now, now.decide(problem, "cpu", padding=False, axes=axes), build)
+    found = marked_choices(now, now.decide(problem, "cpu", padding=False, axes=axes), build)
     return found if found is None or _can_be_timed(choices) else found[:1]
 
 

@@ -289,10 +289,11 @@ def problem_of_tensors(op: str, a: Any, b: Any, bias: Any = None, variant: str =
     return problem if aligned else problem._replace(align=2)
 
 
-def tensors_of(node: Node, op: str) -> tuple[Any, ...] | None:
-    """Return the fake tensors A, B and the bias, if any, of a matmul in the graph, or None if a tensor is missing."""
+def problem_of_node(node: Node, op: str) -> tuple[Problem | None, Any, Any]:
+    """Return the problem of a matmul in the graph, or None if tables have no such problems, and fake A and B."""
     *bias, a, b = node.args[: 3 if op.startswith(("add", "badd")) else 2]
-    return values_of((a, b, *bias))
+    tensors = values_of((a, b, *bias))
+    return (None, None, None) if tensors is None else (problem_of_tensors(op, *tensors), *tensors[:2])
 
 
 def values_of(nodes: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -332,10 +333,8 @@ def _is_inductors(problem: Problem, added: tuple[int, int, int], tensors: Sequen
     wanted = padded(problem, pad_multiple(problem.dtype))
     growths = (wanted.m - problem.m, wanted.n - problem.n, wanted.k - problem.k)
     sizes = (a.shape[-2], b.shape[-1], a.shape[-1])
-    return all(
-        count == (growth if isinstance(size, int) else 0)
-        for count, size, growth in zip(added, sizes, growths, strict=True)
-    )
+    each = zip(added, sizes, growths, strict=True)
+    return all(count == (growth if isinstance(size, int) else 0) for count, size, growth in each)
 
 
 MARK = "diode_lut"  # The annotation of our choices with their config. Inductor must use no others

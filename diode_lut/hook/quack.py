@@ -190,10 +190,6 @@ def apart(a: Tensor, b: Tensor, bias: Tensor | None, c: Tensor | None, work: str
     return activations.get(work, tanh)(y)
 
 
-def _shape(a: Tensor, b: Tensor, *_: Any) -> Tensor:
-    return a.new_empty((a.shape[0], b.shape[1]))
-
-
 def register(_module: Any) -> Callable[[], None]:
     """Define the operator, which a graph from a cache may call. Return a function to remove it.
 
@@ -202,7 +198,8 @@ def register(_module: Any) -> Callable[[], None]:
     """
     library: Any = torch.library.Library("diode_lut", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("fused_mm(Tensor a, Tensor b, Tensor? bias, Tensor? c, str work, str config) -> Tensor")
-    for key, function in (("CUDA", fused_mm), ("CPU", apart), ("Meta", _shape)):
+    kernels = {"CUDA": fused_mm, "CPU": apart, "Meta": lambda a, b, *_: a.new_empty((a.shape[0], b.shape[1]))}
+    for key, function in kernels.items():
         library.impl("fused_mm", function, key)
     if versions() and torch.cuda._initialized and torch.cuda.get_device_capability() == (9, 0):
         with suppress(OSError):

@@ -364,7 +364,6 @@ _taken: WeakKeyDictionary[object, InductorSnapshot] = WeakKeyDictionary()
 There is no lock, because a fork could leave it held.
 """
 
-
 _handed_over: InductorSnapshot | None = None
 """The snapshot of the graph, if this process compiles for another."""
 

@@ -74,22 +74,9 @@ def splits_large_batches() -> bool:
     return hasattr(bmm, "get_max_y_grid")
 
 
-@cache
-def indexes_in_64_bits() -> bool:
-    """Return whether templates compute indices along K in 64 bits for large matrices, since torch 2.13."""
-    return release() >= (2, 13)
-
-
-@cache
-def cpp_wrappers_have_scratch() -> bool:
-    """Return whether C++ wrappers give every program of a kernel memory for tensor descriptors, since torch 2.13."""
-    return release() >= (2, 13)
-
-
-@cache
-def subgraphs_keep_sizes_dynamic() -> bool:
-    """Return whether graphs as choices leave sizes dynamic. Before torch 2.13, their hints are constants."""
-    return release() >= (2, 13)
+indexes_in_64_bits = cpp_wrappers_have_scratch = subgraphs_keep_sizes_dynamic = cache(lambda: release() >= (2, 13))
+"""Three changes of torch 2.13: templates compute indices along K in 64 bits for large matrices; C++ wrappers give every
+program of a kernel memory for tensor descriptors; graphs as choices leave sizes dynamic, whose hints were constants."""
 
 
 FLEX = ("triton_flex_attention", "triton_flex_attention_backward", "triton_flex_decoding")

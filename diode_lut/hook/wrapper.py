@@ -63,11 +63,8 @@ def generate_branches(scheduling: Any, template_node: Any, epilogue_nodes: Any, 
     for high, kernel in found.kernels:
         if isinstance(kernel, TritonTemplateCaller):
             made, render = kernel.get_make_kernel_render()(node, hint_override=None)  # type: ignore[no-untyped-call]
-            generated.append(
-                (high, scheduling._codegen_single_template(made, render, template_node, epilogue_nodes, []))
-            )
-        else:
-            generated.append((high, kernel))
+            kernel = scheduling._codegen_single_template(made, render, template_node, epilogue_nodes, [])
+        generated.append((high, kernel))
     kernels = [kernel for _, kernel in generated if not isinstance(kernel, ExternKernelCaller)]
     if len({str(kernel.args.python_argdefs()[1]) for kernel in kernels}) > 1:
         generated = [(None, kernels[0])]  # some write in place and some do not: they need different buffers

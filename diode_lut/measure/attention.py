@@ -126,7 +126,7 @@ class AttentionCheck:
                 self._expected.append((number, (batch, place), tensor))
 
     def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of a launch's results are right. NaN never is."""
+        """Return whether all elements of a launch's results are right. NaN never is."""
         results = launch()
         for number, place, wanted in self._expected:
             limit = self._tolerance * max(1.0, float(wanted.abs().max()))

@@ -194,9 +194,8 @@ def _round(name: str, offered: list[ChoiceCaller], times: dict[ChoiceCaller, lis
                 timings = [Timing.of(known, each * NS_PER_MS) for each in milliseconds]
             else:
                 timings = [_measured_alone(choice, known)]
-            best[known] = min(
-                best.get(known, timings), timings, key=lambda some: median(each.ns or math.inf for each in some)
-            )
+            before = best.get(known, timings)
+            best[known] = min(before, timings, key=lambda some: median(each.ns or math.inf for each in some))
     return Round(name, problem, tuple(chain.from_iterable(best.values())), configs.count(None))
 
 

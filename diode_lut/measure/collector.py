@@ -103,7 +103,6 @@ class InProcess:
     workers = 1
 
     def find_setup(self, device: str | None, method: str | None, search_space: str) -> Setup:
-        """See Executor."""
         return find_setup(device, method, search_space)
 
     def measure(self, shards: Sequence[Shard], setup: Setup, deadline: float) -> Iterator[Outcome]:
@@ -191,7 +190,6 @@ class Workers:
 
     @property
     def workers(self) -> int:
-        """See Executor."""
         return len(self._workers)
 
     def close(self) -> None:
@@ -260,11 +258,8 @@ class Workers:
         tasks = tuple(task for task in shard.tasks if task.problem not in done)
         suspect = crash.problem if crash else tasks[0].problem if len(tasks) == 1 else None
         if crash and crash.config:  # it is not tried again on this problem
-            failed = Timing(crash.config, None, crash.reason)
-            tasks = tuple(
-                task._replace(failed=(*task.failed, failed)) if task.problem == crash.problem else task
-                for task in tasks
-            )
+            more = {crash.problem: (Timing(crash.config, None, crash.reason),)}
+            tasks = tuple(task._replace(failed=task.failed + more.get(task.problem, ())) for task in tasks)
         elif suspect:
             deaths[suspect] += 1
             if deaths[suspect] == MAX_DEATHS:
@@ -334,11 +329,10 @@ def collect(
 
     If ``path`` is a directory, the dataset is the file in it named after the hardware and the software. ``device`` is
     ``cpu``, ``cuda`` or ``all`` (see open_executor), by default CUDA if there is any. ``method`` is a key of METHODS,
-    by default ``sweep`` on CUDA. After ``budget_s`` seconds no problem is begun.
-    Problems that cannot be measured are skipped. With a ``table``, only its
-    answers and the baseline are timed, at the last stage, without problems that it misses. Method ``autotune`` times
-    Inductor's other choices as well. ``kernels`` are measured at stage ``final``. ``executor`` is already open, and
-    stays open.
+    by default ``sweep`` on CUDA. After ``budget_s`` seconds no problem is begun. Problems that cannot be measured are
+    skipped. With a ``table``, only its answers and the baseline are timed, at the last stage, without problems that it
+    misses. Method ``autotune`` times Inductor's other choices as well. ``kernels`` are measured at stage ``final``.
+    ``executor`` is already open, and stays open.
 
     HardwareError if there is no such device, DatasetError if the file holds timings of other hardware or software,
     CollectError if measuring cannot start or go on, or the disk is full, DeviceLostError if a kernel made the device

@@ -93,7 +93,7 @@ class Specialization(NamedTuple):
 
 
 def shares_kernels(problem: Problem) -> bool:
-    """Whether kernels with sizes as arguments can compute it: its operands are packed, neither many nor large."""
+    """Return whether kernels with sizes as arguments can compute it: operands are packed, neither many nor large."""
     b, m, n, k = problem.sizes
     packed = problem.align == contiguous_align(problem.dtype, problem.layout, m, n, k, b)
     return packed and b <= MAX_BATCH and b * max(m * k, k * n, m * n) <= _MAX_ELEMENTS
@@ -322,7 +322,7 @@ class GemmCheck:
         self._reference = exact_result(problem, operands, tensors).to(_REFERENCE[self.out.dtype])
 
     def passes(self, launch: Callable[[], object]) -> bool:
-        """Whether a launch computes the right result: integers are equal, and no element stays unwritten."""
+        """Return whether a launch computes the right result: integers are equal, and no element stays unwritten."""
         torch.full_like(self.out, self._never)  # the allocator hands out this memory next
         for out in (self.out, self.padded):
             out.fill_(self._never)
@@ -375,26 +375,6 @@ def ends_of_groups(rows: int, groups: int) -> list[int]:
     shares = [0.5 + number * _STEP % 1 for number in range(groups)]
     scale = rows / sum(shares)
     return [round(scale * sum(shares[: number + 1])) for number in range(groups)]
-
-
-class GroupedMmCheck:
-    """Compares each element of a grouped matmul's result with float64."""
-
-    def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
-        a, b, ends = operands
-        starts = [0, *ends.tolist()]
-        parts = [
-            (a[start:end].double() @ each.double()).float()
-            for start, end, each in zip(starts, starts[1:], b, strict=False)
-        ]
-        self._expected = torch.cat(parts)
-        self._limit = _TOLERANCE["bfloat16"] * math.sqrt(problem.k)
-
-    def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of a launch's result are right. NaN never is."""
-        torch.full_like(self._expected, torch.nan, dtype=torch.bfloat16)  # the allocator hands out this memory next
-        result, *_ = launch()
-        return bool((result - self._expected).abs_().max() <= self._limit)
 
 
 def columns_of(problem: Problem) -> list[int]:
@@ -480,15 +460,23 @@ class TogetherCheck:
         self._limit = _TOLERANCE[problem.dtype] * (_OF_GATED if problem.variant in GATED else 1.0)
 
     def passes(self, launch: Callable[[], Sequence[torch.Tensor]]) -> bool:
-        """Whether all elements of a launch's results are right. NaN never is."""
+        """Return whether all elements of a launch's results are right. NaN never is."""
         for each in self._expected:
             torch.full_like(each, torch.nan, dtype=self._dtype)  # the allocator hands out this memory next
-        results = launch()
-        return all(
-            bool((result - expected).abs_().max() <= self._limit)
-            for result, expected in zip(results, self._expected, strict=True)
-        )
+        both = zip(launch(), self._expected, strict=True)
+        return all(bool((result - expected).abs_().max() <= self._limit) for result, expected in both)
 
 
 _OF_GATED = 8.0
 """How much larger the errors of a gated product are, both of whose factors are at most about 8 and have errors."""
+
+
+class GroupedMmCheck(TogetherCheck):
+    """Compares each element of a grouped matmul's result with float64."""
+
+    def __init__(self, problem: Problem, operands: Sequence[torch.Tensor]) -> None:
+        a, b, ends = operands
+        parts = zip([0, *ends.tolist()], ends.tolist(), b, strict=False)
+        self._expected = [torch.cat([(a[start:end].double() @ each.double()).float() for start, end, each in parts])]
+        self._dtype = torch.bfloat16
+        self._limit = _TOLERANCE["bfloat16"] * math.sqrt(problem.k)

@@ -146,11 +146,8 @@ def _shape_set(document: dict[str, Any], path: Path) -> list[Problem]:
     ``{"shapes": [...]}`` with op bmm if B is not 1, else mm. Source: torch_diode/types/matmul_types.py.
     """
     try:
-        shapes = [
-            (op, dict(shape))
-            for op, operation in document.get("operations", {}).items()
-            for shape in operation["shapes"]
-        ]
+        operations = document.get("operations", {})
+        shapes = [(op, dict(shape)) for op in operations for shape in operations[op]["shapes"]]
         shapes += [("mm" if shape.get("B", 1) == 1 else "bmm", dict(shape)) for shape in document.get("shapes", ())]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CollectError(f"{path}: not a shape set: expected lists 'shapes' of objects") from None

@@ -67,11 +67,7 @@ def candidates(problem: Problem, hardware: Hardware, search_space: str = "defaul
 def in_default_search_space(problem: Problem, kernels: Iterable[Config], known: frozenset[Config]) -> list[Config]:
     """Return the ``known`` kernels, and all kernels of templates without a known config."""
     swept = {config.template for config in known}
-    return [
-        config
-        for config in kernels
-        if config.template not in swept or not known.isdisjoint(_equivalents(problem, config))
-    ]
+    return [each for each in kernels if each.template not in swept or not known.isdisjoint(_equivalents(problem, each))]
 
 
 def padded_candidates(problem: Problem, hardware: Hardware, search_space: str = "default") -> list[Config]:

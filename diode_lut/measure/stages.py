@@ -37,10 +37,8 @@ def sweep(tasks: Sequence[Task], device: str, watch: Watch, search_space: str) -
     complete = []
     for task in tasks:
         if gemm.shares_kernels(task.problem):
-            configs = task.configs or (
-                *candidates(task.problem, hardware, search_space),
-                *padded_candidates(task.problem, hardware, search_space),
-            )
+            where = task.problem, hardware, search_space
+            configs = task.configs or (*candidates(*where), *padded_candidates(*where))
             remaining = task._replace(configs=configs).remaining
             possible = (config for config in remaining if gemm.shares_kernels(padded(task.problem, config.pad)))
             complete.append(task._replace(configs=tuple(possible)))

@@ -76,9 +76,8 @@ def metadata_of(data: bytes, path: Path) -> dict[str, Any]:
     try:
         metadata = orjson.loads(orjson.loads(data[_LENGTH:end])["__metadata__"][KEY])
     except (KeyError, TypeError, orjson.JSONDecodeError) as error:
-        raise ModelError(
-            f"{path}: a safetensors file, but not a model of diode_lut: it has no metadata {KEY!r}"
-        ) from error
+        reason = f"not a model of diode_lut: it has no metadata {KEY!r}"
+        raise ModelError(f"{path}: a safetensors file, but {reason}") from error
     if not isinstance(metadata, dict):
         raise ModelError(f"{path}: metadata {KEY!r}: not an object")
     return metadata

@@ -369,7 +369,7 @@ class Model:
     def times(
         self, problem: Problem, hardware: Hardware | None = None, *, padding: bool = True
     ) -> Mapping[Config, float]:
-        """Return the expected times, relative to ``aten``, of all runnable configs. None for an unknown problem.
+        """Return the expected times, relative to ``aten``, of all runnable configs. No times for an unknown problem.
 
         The arguments are those of ``rank``.
         """

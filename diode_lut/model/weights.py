@@ -139,9 +139,8 @@ def _weights(tensors: Mapping[str, Any], candidates: int, path: Path) -> ranking
         raise ModelError(f"{path}: tensors {sorted(tensors)}, expected {sorted(ranking.Weights._fields)}")
     weights = ranking.Weights(**{name: tensors[name] for name in ranking.Weights._fields})
     if weights.second.ndim != 2 or max(weights.second.shape) > ranking.MAX_NEURONS:
-        raise ModelError(
-            f"{path}: second: shape {weights.second.shape}, expected two sizes up to {ranking.MAX_NEURONS}"
-        )
+        expected = f"two sizes up to {ranking.MAX_NEURONS}"
+        raise ModelError(f"{path}: second: shape {weights.second.shape}, expected {expected}")
     if weights.learned.ndim != 2:
         raise ModelError(f"{path}: learned: shape {weights.learned.shape}, expected two sizes")
     for name, shape in weights.shapes(candidates).items():

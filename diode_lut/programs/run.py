@@ -108,11 +108,9 @@ class Start(NamedTuple):
     streams: Streams = INHERITED
 
 
-def run_program(
-    command: Sequence[str], environment: Mapping[str, str], streams: Streams = INHERITED, limit_s: float | None = None
-) -> Ended:
+def run_program(command: Sequence[str], environment: Mapping[str, str], streams: Streams = INHERITED) -> Ended:
     """Run a program to its end, as ``run_at_once`` does."""
-    return run_at_once(command, [Start(environment, streams)], limit_s)[0]
+    return run_at_once(command, [Start(environment, streams)])[0]
 
 
 def run_at_once(
@@ -384,9 +382,8 @@ def summary(run: ProgramRun, destination: Path | None, tune: str) -> list[str]:
         f"C++ kernels: for {counted(len(compiled), 'GEMM')}; each takes the compiler 0.7 to 10 s if it is in no cache, "
         "and aten none (DIODE_LUT_MIN_GAIN=0.1 leaves gains below 10 % to aten)"
     )
-    answering = ", ".join(
-        f"{Path(path).name or 'a table in memory'} ({tier}) {count}" for (tier, path), count in files.most_common()
-    )
+    named = ((Path(path).name or "a table in memory", tier, count) for (tier, path), count in files.most_common())
+    answering = ", ".join(f"{name} ({tier}) {count}" for name, tier, count in named)
     library = sum(count for device in receipt.devices.values() for hit, count in device.hits.items() if _is_aten(hit))
     as_before = f"; {library} of the answers are aten, as by default" if library else ""
     return [
@@ -418,7 +415,7 @@ def _without_choice(receipt: Receipt) -> list[str]:
 
 
 def named_gemms(missed: Sequence[Loss]) -> str:
-    """The first GEMMs of these misses, and how many more there are."""
+    """Return the first GEMMs of these misses, and how many more there are."""
     return _named(list(dict.fromkeys(str(loss.problem) for loss in missed)))
 
 
@@ -429,26 +426,21 @@ def _named(named: Sequence[str]) -> str:
 
 def estimate(receipt: Receipt) -> str:
     """Return a line on the time saved and lost, and on how much of it is known."""
-    found = savings(receipt)
+    *times, calls = savings(receipt)
     words = {EXPECTED: "estimated by a roofline or a model", UNKNOWN: "not known"}
-    known = ", ".join(f"{found.calls[how]} {text}" for how, text in words.items() if found.calls[how])
-    saved, lost = (f"{ns / 1e3:.1f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms" for ns in (found.saved_ns, found.lost_ns))
+    known = ", ".join(f"{calls[how]} {text}" for how, text in words.items() if calls[how])
+    saved, lost = (f"{ns / 1e3:.1f} us" if ns < 1e6 else f"{ns / 1e6:.2f} ms" for ns in times)
     return f"if each ran once: {saved} saved, {lost} lost ({known})"
 
 
 EXPECTED, UNKNOWN = "expected", "unknown"  # whether the saved time of a GEMM can be estimated
 
 
-class Savings(NamedTuple):
-    """Nanoseconds saved by answers and lost by misses and slower answers, and the calls by how well they are known."""
+def savings(receipt: Receipt) -> tuple[float, float, Counter[str]]:
+    """Estimate the nanoseconds saved and lost on all devices of a receipt, and count calls by how well they are known.
 
-    saved_ns: float
-    lost_ns: float
-    calls: Counter[str]
-
-
-def savings(receipt: Receipt) -> Savings:
-    """Estimate the savings of a receipt on all its devices. Changed tables and models count as not known."""
+    Misses and slower answers lose time. Calls answered by changed tables and models count as not known.
+    """
     saved, lost, calls = 0.0, 0.0, Counter[str]()
     for hardware, device in receipt.devices.items():
         sources = {}
@@ -463,7 +455,7 @@ def savings(receipt: Receipt) -> Savings:
     for loss in losses(receipt):
         lost += loss.nanoseconds or 0.0
         calls[UNKNOWN if loss.nanoseconds is None else EXPECTED] += loss.calls
-    return Savings(saved, lost, calls)
+    return saved, lost, calls
 
 
 def _executed(device: Device) -> Iterator[tuple[Hit, int]]:

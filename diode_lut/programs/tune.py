@@ -60,7 +60,8 @@ class Order(NamedTuple):
 
 def tune(order: Order, tell: Callable[[str], None]) -> int:
     """Tune, and return an exit code: the program's, or the failed step's. ProgramError if there is nothing to do."""
-    kept = _kept_receipt(order)
+    tuning = _Tuning(order, _kept_receipt(order), tell)
+    kept = tuning.kept
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         file = open_to_append(kept)
@@ -70,23 +71,137 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
         raise ProgramError(f"{kept.parent}: {error.strerror}: set XDG_CONFIG_HOME to a directory of yours") from error
     with file:  # which stays locked
         try:
-            code, stopped = _tune(order, kept, file, tell)
+            code, goes_on = tuning.tune(file)
         except DiodeLutError:
-            _forget(kept)
+            tuning.forget()
             raise
-        if not stopped:
-            _forget(kept)
+        if not goes_on:
+            tuning.forget()
     return code
 
 
-def _kernels(kept: Path) -> Path:
-    """Return the directory of the generated kernels of the first run, beside its receipt."""
-    return kept.with_suffix(".kernels")
+class _Tuning(NamedTuple):
+    """An order being carried out: the file in which the receipt of the first run is kept, and who is told of it."""
 
+    order: Order
+    kept: Path
+    tell: Callable[[str], None]
 
-def _forget(kept: Path) -> None:
-    kept.unlink(missing_ok=True)
-    rmtree(_kernels(kept), ignore_errors=True)
+    @property
+    def kernels(self) -> Path:
+        """The directory of the generated kernels of the first run, beside its receipt."""
+        return self.kept.with_suffix(".kernels")
+
+    def forget(self) -> None:
+        """Remove what is kept of the first run."""
+        self.kept.unlink(missing_ok=True)
+        rmtree(self.kernels, ignore_errors=True)
+
+    def tune(self, file: FileIO) -> tuple[int, bool]:
+        """Return the exit code, and whether the next ``tune`` goes on with the kept misses, open as ``file``."""
+        receipt = before = None
+        with suppress(ReceiptError, FileNotFoundError):
+            receipt = read_receipt(self.kept)
+        if receipt is not None:
+            earlier = f"the misses of the interrupted run, from {shown(self.kept)}"
+            self.tell(f"continues with {earlier}; remove this file to start again")
+        else:
+            rmtree(self.kernels, ignore_errors=True)
+            self.kernels.mkdir()
+            seconds = self.order.budget_s
+            budget = f"{seconds:.0f} s" if seconds < 200 else f"{seconds / 60:.0f} minutes"
+            self.tell(f"runs the program, measures its misses for up to {budget} (--budget), and runs it again")
+            before = self.run(DIODE_LUT_STRICT="0", **{RECORDING: str(self.kernels)})
+            if before.ended.signal or before.ended.code:
+                how = "was interrupted" if before.ended.signal else f"failed, with exit code {before.ended.code}"
+                self.tell(f"the program {how}: nothing is measured")
+                return before.ended.code or INTERRUPTED, False
+            receipt = before.receipt
+            wanted = set[Problem]().union(*_unanswered(receipt).values())
+            for path in self.kernels.iterdir():
+                if problem_of(orjson.loads(path.read_bytes()), str(path)) not in wanted:
+                    path.unlink()
+            file.truncate(0)
+            append(file, receipt_bytes(receipt))
+        code = self.measure_all(receipt, before)
+        return code, code >= INTERRUPTED
+
+    def measure_all(self, receipt: Receipt, before: run.ProgramRun | None) -> int:
+        """Measure, build, and run the program again."""
+        if not losses(receipt) and not _unanswered(receipt):
+            devices = receipt.devices.values()
+            asked = any(device.calls for device in devices)
+            self.tell(f"nothing to measure: {'no GEMM was missed' if asked else run.nothing_asked(receipt)}")
+            modelled = {hit.problem.alone for device in devices for hit in device.hits if hit.tier == MODEL}
+            if modelled:
+                tiers = os.pathsep.join(tier for tier in config.tiers if tier != MODEL)
+                text = f"{counted(len(modelled), 'GEMM')} got a model's answer"
+                self.tell(f"{text}, and may gain from a measured one: DIODE_LUT_TIERS={tiers} {self.order.again}")
+            return before.ended.code if before else 0
+        deadline = time.monotonic() + self.order.budget_s
+        built: dict[Hardware, Path] = {}
+        for hardware, table in _tables(receipt, self.order.table).items():
+            code = self.measure(hardware, table, receipt, deadline - time.monotonic())
+            if code >= INTERRUPTED:
+                return code
+            if code:
+                self.tell(f"no table for {hardware}, for the reasons above: tune again when they are gone")
+            else:
+                built[hardware] = table
+        if not built:
+            return code
+        after = self.run()
+        if after.ended.signal:
+            self.tell(_GO_ON)
+            return after.ended.code or INTERRUPTED
+        missed = {loss.problem for loss in losses(receipt)}.union(*_unanswered(receipt).values())
+        now = losses(after.receipt)
+        self.tell(f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now")
+        if now:
+            self.tell(f"still missed: {run.named_gemms(now)}")
+        for table in built.values():
+            for line in _measured(table, missed):
+                self.tell(line)
+        if before is not None and self.order.limit_s is None:
+            seconds = f"{before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now"
+            self.tell(f"the program took {seconds}, with cold caches; one run of each proves nothing")
+        self.tell(f"to measure what the program gains or loses, and which rows lose: {self.order.compare}")
+        return after.ended.code
+
+    def measure(self, hardware: Hardware, table: Path, receipt: Receipt, seconds: float) -> int:
+        """Measure the misses on this device, build the table from all its timings, and return an exit code."""
+        timings = timings_of(table)
+        timings.mkdir(parents=True, exist_ok=True)
+        on_cpu = hardware.arch.startswith("cpu")
+        variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
+        budget = str(max(seconds / 60, 1e-3))
+        device = "cpu" if on_cpu else "cuda"
+        options: list[str | Path] = ["--out", timings, "--device", device, "--budget", budget]
+        missed = [*(loss.hardware for loss in losses(receipt)), *joinable(receipt)]
+        if any(each.same_arch(hardware) for each in missed):
+            options += ["--problems", self.kept]
+        if any(self.kernels.glob("*.json")):
+            options += ["--kernels", self.kernels]
+        if "--problems" not in options and "--kernels" not in options:
+            self.tell("none of the generated kernels that were missed could be recorded")
+            return 1
+        collected = self.ours(variables, "collect", *options)
+        code = collected or self.ours(variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
+        if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
+            self.tell(_GO_ON)
+        return code
+
+    def ours(self, variables: Mapping[str, str], *arguments: str | Path) -> int:
+        """Run one of our commands with its output on standard error, and return its exit code."""
+        command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
+        environment = run.armed({**self.order.environment, **variables}, DIODE_LUT_STRICT="0")
+        ended = run.run_program(command, environment, run.Streams(out=2))
+        return ended.code or (INTERRUPTED if ended.signal else 0)
+
+    def run(self, **variables: str) -> run.ProgramRun:
+        """Run the program from cold caches: a graph from a cache asks no question."""
+        with run.cold({**self.order.environment, **variables}) as environment:
+            return run.run_with_receipt(self.order.command, environment, None, limit_s=self.order.limit_s)
 
 
 def _unanswered(receipt: Receipt) -> dict[Hardware, set[Problem]]:
@@ -99,87 +214,8 @@ def _unanswered(receipt: Receipt) -> dict[Hardware, set[Problem]]:
     return found
 
 
-def _tune(order: Order, kept: Path, file: FileIO, tell: Callable[[str], None]) -> tuple[int, bool]:
-    """Return the exit code, and whether the next ``tune`` goes on with the misses in ``kept``, open as ``file``."""
-    receipt = before = None
-    with suppress(ReceiptError, FileNotFoundError):
-        receipt = read_receipt(kept)
-    if receipt is not None:
-        tell(f"continues with the misses of the interrupted run, from {shown(kept)}; remove this file to start again")
-    else:
-        rmtree(_kernels(kept), ignore_errors=True)
-        _kernels(kept).mkdir()
-        budget = f"{order.budget_s:.0f} s" if order.budget_s < 200 else f"{order.budget_s / 60:.0f} minutes"
-        tell(f"runs the program, measures its misses for up to {budget} (--budget), and runs it again")
-        before = _run(order, DIODE_LUT_STRICT="0", **{RECORDING: str(_kernels(kept))})
-        if before.ended.signal or before.ended.code:
-            how = "was interrupted" if before.ended.signal else f"failed, with exit code {before.ended.code}"
-            tell(f"the program {how}: nothing is measured")
-            return before.ended.code or INTERRUPTED, False
-        receipt = before.receipt
-        wanted = set[Problem]().union(*_unanswered(receipt).values())
-        for path in _kernels(kept).iterdir():
-            if problem_of(orjson.loads(path.read_bytes()), str(path)) not in wanted:
-                path.unlink()
-        file.truncate(0)
-        append(file, receipt_bytes(receipt))
-    code = _measure_all(order, receipt, before, kept, tell)
-    return code, code >= INTERRUPTED
-
-
-def _measure_all(
-    order: Order, receipt: Receipt, before: run.ProgramRun | None, kept: Path, tell: Callable[[str], None]
-) -> int:
-    """Measure, build, and run the program again."""
-    if not losses(receipt) and not _unanswered(receipt):
-        devices = receipt.devices.values()
-        asked = any(device.calls for device in devices)
-        tell(f"nothing to measure: {'no GEMM was missed' if asked else run.nothing_asked(receipt)}")
-        modelled = {hit.problem.alone for device in devices for hit in device.hits if hit.tier == MODEL}
-        if modelled:
-            tiers = os.pathsep.join(tier for tier in config.tiers if tier != MODEL)
-            text = f"{counted(len(modelled), 'GEMM')} got a model's answer"
-            tell(f"{text}, and may gain from a measured one: DIODE_LUT_TIERS={tiers} {order.again}")
-        return before.ended.code if before else 0
-    deadline = time.monotonic() + order.budget_s
-    built: dict[Hardware, Path] = {}
-    for hardware, table in _tables(receipt, order.table).items():
-        code = _measure(order, hardware, table, receipt, kept, deadline - time.monotonic(), tell)
-        if code >= INTERRUPTED:
-            return code
-        if code:
-            tell(f"no table for {hardware}, for the reasons above: tune again when they are gone")
-        else:
-            built[hardware] = table
-    if not built:
-        return code
-    after = _run(order)
-    if after.ended.signal:
-        tell(_GO_ON)
-        return after.ended.code or INTERRUPTED
-    missed = {loss.problem for loss in losses(receipt)}.union(*_unanswered(receipt).values())
-    now = losses(after.receipt)
-    tell(f"answered: {_answered(receipt)} before, {_answered(after.receipt)} now")
-    if now:
-        tell(f"still missed: {run.named_gemms(now)}")
-    for table in built.values():
-        for line in _measured(table, missed):
-            tell(line)
-    if before is not None and order.limit_s is None:
-        seconds = f"{before.ended.seconds:.1f} s before and {after.ended.seconds:.1f} s now"
-        tell(f"the program took {seconds}, with cold caches; one run of each proves nothing")
-    tell(f"to measure what the program gains or loses, and which rows lose: {order.compare}")
-    return after.ended.code
-
-
-def _run(order: Order, **variables: str) -> run.ProgramRun:
-    """Run the program from cold caches: a graph from a cache asks no question."""
-    with run.cold({**order.environment, **variables}) as environment:
-        return run.run_with_receipt(order.command, environment, None, limit_s=order.limit_s)
-
-
 def _kept_receipt(order: Order) -> Path:
-    """Where the receipt of the first run is kept, for this program with these arguments in this directory."""
+    """Return where the first receipt of this program, with these arguments in this directory, is kept."""
     identity = repr((list(order.command), str(Path.cwd()), str(order.table)))
     return _own(own_directory()) / "interrupted" / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
 
@@ -205,46 +241,6 @@ def _tables(receipt: Receipt, table: Path | None) -> dict[Hardware, Path]:
 def own_table(hardware: Hardware) -> Path:
     """Return the user's own table for a kind of device. ProgramError without a home directory."""
     return _own(own_tables_directory()) / f"{slug(f'{hardware.name} {hardware.arch} {hardware.sm_count}')}.json"
-
-
-def _measure(
-    order: Order,
-    hardware: Hardware,
-    table: Path,
-    receipt: Receipt,
-    kept: Path,
-    seconds: float,
-    tell: Callable[[str], None],
-) -> int:
-    """Measure the misses on this device, build the table from all its timings, and return an exit code."""
-    timings = timings_of(table)
-    timings.mkdir(parents=True, exist_ok=True)
-    on_cpu = hardware.arch.startswith("cpu")
-    variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
-    budget = str(max(seconds / 60, 1e-3))
-    device = "cpu" if on_cpu else "cuda"
-    options: list[str | Path] = ["--out", timings, "--device", device, "--budget", budget]
-    missed = [*(loss.hardware for loss in losses(receipt)), *joinable(receipt)]
-    if any(each.same_arch(hardware) for each in missed):
-        options += ["--problems", kept]
-    if any(_kernels(kept).glob("*.json")):
-        options += ["--kernels", _kernels(kept)]
-    if "--problems" not in options and "--kernels" not in options:
-        tell("none of the generated kernels that were missed could be recorded")
-        return 1
-    collected = _ours(order, variables, "collect", *options)
-    code = collected or _ours(order, variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
-    if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
-        tell(_GO_ON)
-    return code
-
-
-def _ours(order: Order, variables: Mapping[str, str], *arguments: str | Path) -> int:
-    """Run one of our commands with its output on standard error, and return its exit code."""
-    command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
-    environment = run.armed({**order.environment, **variables}, DIODE_LUT_STRICT="0")
-    ended = run.run_program(command, environment, run.Streams(out=2))
-    return ended.code or (INTERRUPTED if ended.signal else 0)
 
 
 def _answered(receipt: Receipt) -> str:

@@ -124,7 +124,7 @@ def _write(own_receipt: Callable[[], Receipt], *, at_exit: bool) -> None:
 
 
 def _free(path: Path, *, numbered: bool, alone: bool) -> Path:
-    """The path, or one like it, that no other process has written, nor will choose, since this one asked first."""
+    """Return this path, or a similar one, that no other process has written or will choose since our first question."""
     number = str(os.getpid())
     if not numbered:
         _before.setdefault(path, _look(path))
@@ -183,7 +183,7 @@ def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
 
 
 def _wants_empty(path: Path) -> bool:
-    """Whether a process without a question writes a receipt: only with torch, and never over another receipt."""
+    """Return whether a process without a question writes a receipt: only with torch, and never over another receipt."""
     program = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     inductors_worker = "_inductor" in Path(program).parts
     return "torch" in sys.modules and not inductors_worker and not path.exists()

@@ -221,9 +221,7 @@ def _epilogues(device: receipts.Device) -> dict[str, tuple[int, int]]:
     return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
 
 
-def _by_reason(
-    left: Iterable[tuple[receipts.Left | receipts.GeneratedKernel, int]],
-) -> dict[str, int]:
+def _by_reason(left: Iterable[tuple[receipts.Left | receipts.GeneratedKernel, int]]) -> dict[str, int]:
     """Count each reason, the most frequent first."""
     times = Counter[str]()
     for each, count in sorted(left):

@@ -49,7 +49,6 @@ JsonObject = dict[str, Any]
 
 TrackProblems = Callable[[Sequence[Problem]], Iterable[Problem]]  # yields problems, and may show progress
 
-
 FAMILIES = {"matmul": MATMULS, "attention": ATTENTION, "grouped": GROUPED, "generated": GENERATED}
 """The ops that the page treats alike. Matmuls are those that a row without an op is for."""
 
@@ -95,7 +94,7 @@ class ShownKind(NamedTuple):
     layout: str | None
 
     def covers(self, other: ShownKind) -> bool:
-        """Whether all problems of the other kind are of this kind as well."""
+        """Return whether all problems of the other kind are of this kind as well."""
         if self.op is None and other.op is not None and other.op not in MATMULS:
             return False
         return all(mine in (None, its) for mine, its in zip(self, other, strict=True))

@@ -177,9 +177,8 @@ _NO_JSON = {
 def _require_size(path: Path, data: bytes) -> None:
     """Raise TableError for bytes, such as those of standard input, that are too large for a table."""
     if len(data) > MAX_BYTES:
-        raise TableError(f"cannot be read: too large (allowed: {MAX_BYTES >> 20} MiB)", path=path) from OSError(
-            str(path)
-        )
+        reason = f"cannot be read: too large (allowed: {MAX_BYTES >> 20} MiB)"
+        raise TableError(reason, path=path) from OSError(str(path))
 
 
 def located(path: Path, data: bytes, faults: Iterable[Fault]) -> list[TableError]:

@@ -212,7 +212,7 @@ def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> 
     """Return the rows that stay, and remarks. Rows are compared by their problems."""
 
     def by_coverage(table: Table) -> dict[object, Entry]:
-        """Of rows for the same problems, as in no valid table, the first in canonical order counts."""
+        """Return the rows by the problems they cover. Of several for the same, the first in canonical order counts."""
         rows: dict[object, Entry] = {}
         for entry in sorted(table.entries, key=canonical_order):
             rows.setdefault(coverage(entry), entry)
@@ -240,7 +240,7 @@ def _merged_rows(base: Table | None, ours: MergedTable, theirs: MergedTable) -> 
         elif our == was:
             claim = Claim(theirs, their)
         else:
-            claim, remark = _resolve(_judge(Claim(ours, our, was), Claim(theirs, their, was)))
+            claim, remark = _resolve(*_judge(Claim(ours, our, was), Claim(theirs, their, was)))
         claims += [claim] if claim is not None else []
         remarks += [remark] if remark is not None else []
     return claims, remarks
@@ -260,16 +260,8 @@ def _one_sided(before: Entry | None, claim: Claim) -> tuple[Claim | None, Remark
     return claim.in_conflict(text), Remark(key_text(entry), f"{text}: stays", conflict=True)
 
 
-class _Judgement(NamedTuple):
-    """The winner stays. The reason is empty for a conflict."""
-
-    winner: Claim
-    loser: Claim
-    reason: str
-
-
-def _judge(ours: Claim, theirs: Claim) -> _Judgement:
-    """Decide which row stays. Without evidence it is ours, as a conflict.
+def _judge(ours: Claim, theirs: Claim) -> tuple[Claim, Claim, str]:
+    """Return the row that stays, the other, and the reason. Without evidence ours stays, as a conflict, for no reason.
 
     A row with a note, which a person wrote, beats a row without. Next count the gain over aten, if it differs by more
     than noise, the number of measured problems, and newer software. Rows with the same first config are no conflict.
@@ -279,22 +271,22 @@ def _judge(ours: Claim, theirs: Claim) -> _Judgement:
     gains = [claim.gain or 0 for claim in (ours, theirs)]
     if one.note and other.note:
         if same and one.note == other.note:
-            return _Judgement(ours, theirs, same)
+            return ours, theirs, same
     else:
         for ours_has, theirs_has, reason in _evidence(ours, theirs):
             if ours_has != theirs_has:
                 winner, loser = (ours, theirs) if ours_has > theirs_has else (theirs, ours)
-                return _Judgement(winner, loser, reason)
+                return winner, loser, reason
         if same:
-            return _Judgement(ours, theirs, same)
+            return ours, theirs, same
     for claim, loser, better in ((ours, theirs, gains[0] > gains[1]), (theirs, ours, gains[0] < gains[1])):
         if claim.side.prefer == claim.side.name:
-            return _Judgement(claim, loser, f"{claim.side.name} was asked for")
+            return claim, loser, f"{claim.side.name} was asked for"
         if claim.side.prefer == BEST and better:
             untimed = loser.gain is None and loser.entry.best.gain_permille is not None
             why = "the other gain was measured for another config" if untimed else "it gains more over aten"
-            return _Judgement(claim, loser, why)
-    return _Judgement(ours, theirs, "")
+            return claim, loser, why
+    return ours, theirs, ""
 
 
 def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
@@ -307,9 +299,8 @@ def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
     yield ours.side.software, theirs.side.software, "it was measured with newer software"
 
 
-def _resolve(verdict: _Judgement) -> tuple[Claim, Remark]:
+def _resolve(winner: Claim, loser: Claim, reason: str) -> tuple[Claim, Remark]:
     """Return the winner, with a note if it is in conflict, and a remark."""
-    winner, loser, reason = verdict
     key = key_text(winner.entry)
     facts = f"{winner.side.name} {winner_text(winner.entry)}, {loser.side.name} {winner_text(loser.entry)}"
     if coverage(winner.entry) != coverage(loser.entry):
@@ -336,9 +327,9 @@ def _without_contradictions(claims: Sequence[Claim]) -> tuple[list[Claim], list[
             break
         for later, earlier in pairs:
             if later in remaining and earlier in remaining:
-                verdict = _judge(remaining[earlier], remaining[later])
-                stays, goes = (earlier, later) if verdict.winner is remaining[earlier] else (later, earlier)
-                remaining[stays], remark = _resolve(verdict)
+                winner, loser, reason = _judge(remaining[earlier], remaining[later])
+                stays, goes = (earlier, later) if winner is remaining[earlier] else (later, earlier)
+                remaining[stays], remark = _resolve(winner, loser, reason)
                 del remaining[goes]
                 remarks.append(remark)
         effort.undecided.clear()  # the next round looks at these rows again

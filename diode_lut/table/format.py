@@ -233,7 +233,6 @@ TABLE = _object(
 HEAD = _object("Head", "", {**_FILE, "entries": list[Any]}, **_FILE_OPTIONS)  # a table with any entries
 DIVIDED = _object("Divided", "", {**_FILE, "entries": list[Raw]}, **_FILE_OPTIONS)  # with entries that are still JSON
 
-
 _NAMED = {name: f"{name} " for name in ("align", "epilogue", "variant", *SIZE_FIELDS, "n_align")}
 """Fields with values that are unclear without the name."""
 

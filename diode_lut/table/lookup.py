@@ -35,7 +35,6 @@ from diode_lut.table.row import ABSENT, ANY, Entry, Range, box, coverage, ops_of
 
 _Numbers = npt.NDArray[np.intp]
 
-
 REMEMBERED = 1 << 14  # Number of remembered answers. A model has some hundred different GEMMs, and asks for each often
 
 
@@ -203,10 +202,9 @@ class Neighbours:
         self._numbers: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
             self._numbers[coverage(row).kind].append(number)
-        self._boxes = {
-            kind: _Boxes(rows[numbers[0]].op, [box(rows[each]) for each in numbers])
-            for kind, numbers in self._numbers.items()
-        }
+        self._boxes: dict[tuple[Any, ...], _Boxes] = {}
+        for kind, numbers in self._numbers.items():
+            self._boxes[kind] = _Boxes(rows[numbers[0]].op, [box(rows[each]) for each in numbers])
         self._sharing: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
 
     def of(self, entry: Entry, stop: int, effort: Effort | None = None) -> Iterator[int]:
@@ -247,9 +245,8 @@ def _shared_n(one: Entry, other: Entry) -> int | None:
     if None not in (one.n_align, other.n_align) and one.n_align != other.n_align:
         return None
     columns = aligned_columns(narrow.op, narrow.dtype)
-    return next(
-        (n for n in range(low, min(high, low + columns) + 1) if (n % columns > 0) == (narrow.n_align == 2)), None
-    )
+    near = range(low, min(high, low + columns) + 1)
+    return next((n for n in near if (n % columns > 0) == (narrow.n_align == 2)), None)
 
 
 def shared_problem(one: Entry, other: Entry) -> Problem:
@@ -346,7 +343,7 @@ def unreachable(
 
 
 def _is_covered(row: Entry, others: Sequence[Entry], effort: Effort) -> bool:
-    """Whether the others cover all problems of the row."""
+    """Return whether the others cover all problems of the row."""
     classes = ALIGNS if any(each.n_align is not None for each in (row, *others)) else (None,)
     for op in ops_of(row):
         for dtype, n_align in product(DOMAINS[op].dtypes if row.dtype is None else (row.dtype,), classes):
@@ -383,7 +380,7 @@ def _part(row: Entry, op: str, dtype: str, n_align: int | None) -> list[Range] |
 
 
 def _fill(whole: Sequence[Range], parts: Sequence[Sequence[Range]], effort: Effort) -> bool:
-    """Whether the parts cover the whole, which is cut at all borders of parts: each cell has to lie in a part."""
+    """Return whether the parts cover the whole. It is cut at all borders of parts, and each cell must lie in one."""
     low, high = np.array(whole, np.int64).T
     lows, highs = np.array(parts, np.int64).reshape(-1, len(whole), 2).transpose(2, 0, 1)
     lows, ends = np.maximum(lows, low), np.minimum(highs, high) + 1
@@ -392,10 +389,8 @@ def _fill(whole: Sequence[Range], parts: Sequence[Sequence[Range]], effort: Effo
     cuts = [np.unique([least, most + 1, *lows[axis], *ends[axis]]) for axis, (least, most) in enumerate(whole)]
     cells = [len(cut) - 1 for cut in cuts]
     effort.spend(prod(cells) // STEP_CELLS)
-    first, after = (
-        np.array([np.searchsorted(cut, border) for cut, border in zip(cuts, borders, strict=True)])
-        for borders in (lows, ends)
-    )
+    both = (zip(cuts, borders, strict=True) for borders in (lows, ends))
+    first, after = (np.array([np.searchsorted(cut, border) for cut, border in pairs]) for pairs in both)
     effort.spend(int((after - first).astype(float).prod(axis=0).sum()) // STEP_CELLS)
     covered = np.zeros(cells, np.bool_)
     for part in zip(first.T, after.T, strict=True):

@@ -104,7 +104,7 @@ class Entry(NamedTuple):
         return (*self.kind, *sizes, self.n_align)
 
     def covers(self, problem: Problem) -> bool:
-        """Whether the row may answer for the problem."""
+        """Return whether the row may answer for the problem."""
         return (
             (self.op == problem.op or (self.op is None and problem.op in MATMULS))
             and self.dtype in (None, problem.dtype)
@@ -173,7 +173,7 @@ class Coverage(NamedTuple):
     box: tuple[Range, ...]
 
     def lies_inside(self, outer: Coverage) -> bool:
-        """Whether the outer coverage has all problems of this one."""
+        """Return whether the outer coverage has all problems of this one."""
         for (low, high), (lowest, highest) in zip(self.box, outer.box, strict=True):
             if low < lowest or high > highest:
                 return False
@@ -223,7 +223,7 @@ def of_kind(rows: Iterable[_K], problem: Problem) -> tuple[list[_K], str]:
 
 
 def is_point(sizes: Range | None) -> bool:
-    """Whether the range is a single size."""
+    """Return whether the range is a single size."""
     return sizes is not None and sizes[0] == sizes[1]
 
 

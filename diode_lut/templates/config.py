@@ -47,7 +47,6 @@ TEMPLATES: dict[str, Template] = {
 }
 """All templates by the name tables use, in the fixed order in which equally good configs are chosen."""
 
-
 POINTER_TUNABLES = TRITON_MM.names  # the tunables of all of Inductor's plain Triton templates
 
 
@@ -62,11 +61,8 @@ def pointer_gemm(op: str) -> str:
 def templates_for(architecture: Architecture, op: str | None = None) -> list[str]:
     """Return the names of an architecture's templates for ops of this kind, by default GEMMs."""
     like = next((ops for ops in (ATTENTION, GROUPED, JOINED, FUSED, GENERATED) if op in ops), MATMULS)
-    return [
-        name
-        for name, template in TEMPLATES.items()
-        if template.runs_on(architecture) and not set(like).isdisjoint(template.ops)
-    ]
+    running = (template for template in TEMPLATES.values() if template.runs_on(architecture))
+    return [template.name for template in running if not set(like).isdisjoint(template.ops)]
 
 
 def _unknown(template: object) -> ProblemError:

@@ -17,7 +17,6 @@ from diode_lut.templates import template
 
 _BARRIERS = 1024  # maximum bytes of shared memory besides the tiles
 
-
 _SEARCH: dict[float, tuple[template.Params, ...]] = {
     16: (
         *((16, 64, 128, 8, 4, 4), (16, 32, 128, 8, 4, 2), (16, 16, 128, 8, 4, 2), (16, 128, 128, 8, 3, 4)),
@@ -106,7 +105,6 @@ TRITON_JOINED_MM = JoinedMm(
     "A Triton kernel for matmuls with the same A. The column of a program's tile says which B it reads, and B is not "
     "copied.",
 )
-
 
 MAX_FEW_ROWS = 4  # maximum rows of A: all of them are in the registers of each program
 

@@ -44,9 +44,8 @@ class QuackGemm(Template):
             kind = "pingpong" if pingpong else "no pingpong"
             yield Complaint(f"tiles of {tile[0]}x{tile[1]} are not for {kind} (only {_texts(tiles)} are)", "tile_m")
         if (cluster_m, cluster_n) not in _CLUSTERS:
-            yield Complaint(
-                f"a cluster of {cluster_m}x{cluster_n} is not known (only {_texts(_CLUSTERS)})", "cluster_m"
-            )
+            reason = f"a cluster of {cluster_m}x{cluster_n} is not known (only {_texts(_CLUSTERS)})"
+            yield Complaint(reason, "cluster_m")
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield the configs that were the fastest for many GEMMs."""

@@ -318,7 +318,6 @@ CPP_GEMM = Template(
 )
 """Inductor's C++ template, which chooses its blocks itself."""
 
-
 _LONG_K = 8  # from this many times M and N on, K can be worth cutting: tiles are too few to fill the device
 _LEAST_PART = 128  # minimum elements along K of a part
 _SPLITS = (2, 4, 8, 16, 32, 64, 128)  # the numbers of parts a sweep tries

@@ -187,10 +187,8 @@ class TritonGemm(Template):
 
     def least_sizes(self, params: Params) -> tuple[int, int, int]:
         """Return the least sizes for which blocks are less than twice as large as the problem."""
-        tiles = Tiles.of(params)
-        m, n, k = (
-            1 if block <= SMALLEST_BLOCK else block // 2 + 1 for block in (tiles.block_m, tiles.block_n, tiles.block_k)
-        )
+        block_m, block_n, block_k, *_ = Tiles.of(params)
+        m, n, k = (1 if each <= SMALLEST_BLOCK else each // 2 + 1 for each in (block_m, block_n, block_k))
         return m, n, k
 
 
@@ -266,7 +264,6 @@ TRITON_MM_PERSISTENT_TMA = PersistentTma(
     "A Triton kernel that computes C in tiles, with one program on each multiprocessor, and loads its operands through "
     "tensor descriptors.",
 )
-
 
 _GROUPED_BARRIERS = 128  # maximum bytes of shared memory besides tiles
 _FROM_MEMORY = 64  # from this number of rows of a block, the tensor cores of sm_90 read operands from shared memory

@@ -115,14 +115,14 @@ def bad(trained: Trained) -> torch.Tensor:
 
 def test_doubts_are_those_of_a_regression(trained: Trained, known: torch.Tensor, bad: torch.Tensor) -> None:
     """A student's doubts are those of a regression on the members' choices for problems they were not trained on."""
-    found = calibrate(trained)
-    of_layers = (known[:, :-1] @ found.weights + found.bias).tolist()
+    (weights, bias), calibration, _ = calibrate(trained)
+    of_layers = (known[:, :-1] @ weights + bias).tolist()
     leads = known[:, -1].tolist()
-    doubts = [found.calibration.doubt(doubt, [0.0, lead]) for doubt, lead in zip(of_layers, leads, strict=True)]
+    doubts = [calibration.doubt(doubt, [0.0, lead]) for doubt, lead in zip(of_layers, leads, strict=True)]
     expected = Regression.of(known, bad).doubts(known)
     np.testing.assert_allclose(doubts, expected, atol=1e-3)
     assert expected[bad == 1].mean() > expected[bad == 0].mean() + 0.5
-    assert abs(found.calibration.per_lead) > 0.1
+    assert abs(calibration.per_lead) > 0.1
 
 
 def test_what_doubts_mean_is_found_elsewhere(trained: Trained, known: torch.Tensor, bad: torch.Tensor) -> None:
@@ -131,7 +131,7 @@ def test_what_doubts_mean_is_found_elsewhere(trained: Trained, known: torch.Tens
     for member in range(len(trained.teacher.members)):
         unseen = trained.teacher.unseen == member
         doubts[unseen] = Regression.of(known[~unseen], bad[~unseen]).doubts(known[unseen])
-    found = calibrate(trained).calibration
+    _, found, _ = calibrate(trained)
     expected = calibration_of(doubts.numpy(), bad.numpy() == 0, found.per_lead)
     np.testing.assert_allclose(found.doubts, expected.doubts, atol=2e-3)
     np.testing.assert_allclose(found.confidences, expected.confidences, atol=2e-3)
@@ -141,9 +141,11 @@ def test_problems_with_an_epilogue_have_confidences_of_their_own(trained: Traine
     """The confidences for problems with an epilogue are from these problems alone, and so are the others'."""
     fused = torch.arange(trained.measured.size) % 3 == 0
     found, other = (
-        calibrate(trained._replace(measured=trained.measured._replace(fused=flags))) for flags in (fused, ~fused)
+        calibrate(trained._replace(measured=trained.measured._replace(fused=flags)))[1:] for flags in (fused, ~fused)
     )
-    assert (found.calibration, found.fused_calibration) == (other.fused_calibration, other.calibration)
-    assert found.calibration != found.fused_calibration
-    assert len(found.fused_calibration.doubts) == 40
-    assert calibrate(trained).fused_calibration.doubts == ()
+    alone, followed = found
+    assert (alone, followed) == other[::-1]
+    assert alone != followed
+    assert len(followed.doubts) == 40
+    _, _, unknown = calibrate(trained)
+    assert unknown.doubts == ()

@@ -12,7 +12,7 @@ from torch._inductor.virtualized import V
 
 import diode_lut
 from diode_lut.errors import MissError
-from diode_lut.hook.choices import answer
+from diode_lut.hook.choices import marked_choices
 from diode_lut.hook.handler import decide_matmul
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot
 from diode_lut.receipts import recorder
@@ -63,7 +63,7 @@ def chosen(now: InductorSnapshot, given: MMKernelInputs, op: str = "mm", cannot:
     decided = decide_matmul(now, given, op)
     if decided is None:
         return []
-    found: Any = answer(now, decided.decision, build, decided.pad) or []
+    found: Any = marked_choices(now, decided.decision, build, decided.pad) or []
     return [choice.config for choice in found]
 
 

@@ -80,7 +80,7 @@ def test_a_model_answers_on_devices_like_its_own(measured: Times, tmp_path: Path
     answer = source.ask(problem, THRESHOLD, padding=False)
     assert answer is not None
     assert answer.configs == kernels.ranked(problem)
-    assert "least expected time" in source.answers(answer)
+    assert "least expected time" in source.line_about(answer)
     assert source.details(answer)[0].strip() == str(answer.configs[0])
     other = ModelSource(model, Hardware("NVIDIA H200", "sm_90", 132))
     assert other.ask(problem, THRESHOLD, padding=False) == answer
