@@ -64,6 +64,7 @@ def test_only_formats_that_a_command_takes_are_listed() -> None:
     [
         ("colect", "did you mean collect?"),
         ("lookup", "did you mean explain?"),
+        ("Validate", "did you mean check?"),
         ("help", "did you mean --help, alone or after a command?"),
         ("xyzzy", "--help lists all commands"),
     ],

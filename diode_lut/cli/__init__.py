@@ -120,7 +120,8 @@ class _CommandGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches
 
-            close = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, COMMANDS, 2)
+            lower = name.lower()
+            close = [_OTHER_NAMES[lower]] if lower in _OTHER_NAMES else get_close_matches(lower, COMMANDS, 2)
             remedy = f"did you mean {' or '.join(close)}?" if close else "--help lists all commands"
             ctx.fail(f"no such command: {name} ({remedy})")
         return super().resolve_command(ctx, args)

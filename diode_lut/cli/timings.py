@@ -181,7 +181,8 @@ def collect_command(
             for each in passes:
                 tallies.append(Counter())
                 _show(each, tallies[-1])
-                say(_summary(each, tallies[-1]))
+                if tallies[-1].keys() != {"left"}:
+                    say(_summary(each, tallies[-1]))
     except KeyboardInterrupt:
         if tallies and tallies[-1]["left"]:
             say(_summary(each, tallies[-1]))
@@ -225,11 +226,11 @@ def _show(each: Pass, tally: Counter[str]) -> None:
 
 
 def _summary(each: Pass, tally: Counter[str]) -> str:
+    ignored = f"; {counted(tally['ignored'], 'candidate')} ignored, because no config can express them"
     return printable(
         f"{each.dataset.path}: {each.stage}: {counted(tally['measured'], 'problem')} measured, "
         f"{tally['present']} already there, {tally['skipped']} skipped; {counted(tally['tried'], 'config')} tried, "
-        f"{tally['failed']} of them failed; "
-        f"{counted(tally['ignored'], 'candidate')} ignored, because no config can express them"
+        f"{tally['failed']} of them failed{ignored if tally['ignored'] else ''}"
     )
 
 
