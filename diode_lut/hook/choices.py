@@ -379,8 +379,9 @@ def _results_of_shared_kernels() -> set[str]:
         many = (results for results in alike.values() if len(set(results.values())) >= _LEAST_WIDTHS)
         _shared[scheduler] = {name for results in many for name in results}
     found = _shared[scheduler]
-    takes_numbers = bool(found) and can_branch() and not inductor_config.triton.autotune_at_compile_time
-    return found if takes_numbers else set()
+    if not found or not can_branch() or inductor_config.triton.autotune_at_compile_time:
+        return set()  # numbers are arguments in Python wrapper code alone
+    return found
 
 
 def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:
