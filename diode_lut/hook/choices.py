@@ -306,8 +306,8 @@ def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
     return choice
 
 
-SHARED_N = "shared_n"
-"""The argument of a shared kernel that holds N."""
+SHARED_N = "ks_n"
+"""The argument of a shared kernel that holds N. It begins like Inductor's arguments, and so is not renamed again."""
 
 _LEAST_WIDTHS = 4  # fewer kernels compile side by side, on most machines
 _MULTIPLE = 16  # of all multiples of an argument, Triton knows this alone

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from sympy import Symbol
 from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from diode_lut.hook import choices
 from diode_lut.hook.choices import SHARED_N
@@ -55,6 +57,11 @@ def test_one_kernel_for_many_widths(concatenated: bool, rows: Rows) -> None:
     stores = "idx_n + 1216*idx_m" if concatenated else "xindex"
     assert re.search(rf"tl\.store\(out_ptr0 \+ \(tl\.broadcast_to\({re.escape(stores)}, ", source)
     assert len(parts(lowered)) == (4 if concatenated else 0)
+
+
+def test_the_argument_is_not_taken_for_a_size() -> None:
+    """Inductor would make another argument of it where it renames an index twice."""
+    assert not symbol_is_type(Symbol(SHARED_N), list(SymT))
 
 
 def test_with_biases(rows: Rows) -> None:
