@@ -52,6 +52,7 @@ from diode_lut.programs.times import (
     is_all_told,
     judge,
     judged,
+    name_of,
     read_traces,
     student,
     unpadded,
@@ -391,6 +392,21 @@ def test_kernels_on_a_gpu_are_those_of_their_gemm(tmp_path: Path) -> None:
     }
     assert found.generated == {RELU: GemmTime(2, 2000.0, "triton_poi_fused_relu_1")}
     assert (found.call_ns, found.gemms_ns) == (14500.0, 12500.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shapes", "name"),
+    [
+        ("16 ? 64", [[16, 64], [64, 32], [16, 32], [], []], "16x32x64 float16"),  # a width that kernels share
+        ("? 32 64", [[16, 64], [64, 32], [16, 32], []], "16x32x64 float16"),
+        ("16 32 ?", [[16, 64], [64, 32], [16, 32], []], "Triton GEMM 16 32 ?"),
+    ],
+)
+def test_sizes_that_are_arguments(sizes: str, shapes: list[list[int]], name: str) -> None:
+    """The result says an M or an N that the kernel's source does not."""
+    assert (
+        name_of(event("cpu_op", f"Triton GEMM {sizes}", 0.0, 1.0, Input_Dims=shapes, Input_type=["c10::Half"])) == name
+    )
 
 
 def test_a_graph_that_runs_once_counts(tmp_path: Path) -> None:

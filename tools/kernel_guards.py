@@ -17,6 +17,8 @@ SPLITS = "tests/hook/test_split_reductions.py::"
 GROUPED = "tests/hook/test_grouped_mm.py::"
 FUSED, LEFT = "tests/hook/test_fused.py::", "tests/hook/test_fused.py::test_others_are_left"
 JOINED, FEW_ROWS = "tests/hook/test_joined.py::", "tests/hook/test_few_rows.py::"
+SHARED = "tests/hook/test_shared_kernels.py::"
+WRAPPERS = "test_wrappers_that_know_no_such_argument"
 CONVOLUTIONS = "tests/hook/test_convolutions.py::"
 STAYS = "test_what_stays_a_convolution"
 SCALED = "tests/hook/test_scaled_mm.py::"
@@ -141,6 +143,14 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             "_with_short_code",
             Instead("lambda choice: choice"),
             KERNELS + "test_the_loop_along_k_is_not_unrolled",
+        ),
+        "shared-blocks": ("_with_shared_code", Without("block_n"), SHARED + "test_which_widths_share"),
+        "shared-multiples": ("_MULTIPLE", Instead("1"), SHARED + "test_which_widths_share"),
+        "shared-in-cpp": ("_results_of_shared_kernels", Without("can_branch"), SHARED + WRAPPERS),
+        "shared-while-autotuning": (
+            "_results_of_shared_kernels",
+            Without("autotune_at_compile_time"),
+            SHARED + WRAPPERS,
         ),
         "tma-scratch-in-cpp": (
             "tma_legal",

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from sympy import Integer, Symbol, sympify
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
@@ -36,7 +39,7 @@ from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.joined_kernel import joined_template, options_of
 from diode_lut.hook.problems import MARK, TORCH_DTYPES, problem_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, settled, snapshot, tried
-from diode_lut.hook.switch import off_because
+from diode_lut.hook.switch import leave, off_because
 from diode_lut.hook.versions import (
     UIDS,
     cpp_wrappers_have_scratch,
@@ -44,7 +47,7 @@ from diode_lut.hook.versions import (
     splits_large_batches,
     subgraphs_keep_sizes_dynamic,
 )
-from diode_lut.hook.wrapper import with_memory_in_any_thread
+from diode_lut.hook.wrapper import can_branch, with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
@@ -270,7 +273,10 @@ def _triton(
         )
     if config.kernel.tma:
         return with_memory_in_any_thread(choice)
-    return _with_short_code(choice) if device.triton == "cuda" else choice
+    if device.triton != "cuda":
+        return choice
+    choice = _with_short_code(choice)
+    return _with_shared_code(choice, config, inputs, op) if op in ("mm", "addmm") else choice
 
 
 _LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
@@ -298,6 +304,84 @@ def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
 
     choice.make_kernel_render = make_kernel_render
     return choice
+
+
+SHARED_N = "ks_n"
+"""The argument of a shared kernel that holds N. It begins like Inductor's arguments, and so is not renamed again."""
+
+_LEAST_WIDTHS = 4  # fewer kernels compile side by side, on most machines
+_MULTIPLE = 16  # of all multiples of an argument, Triton knows this alone
+
+_gemms: WeakKeyDictionary[Callable[..., Any], tuple[int, Hashable]] = WeakKeyDictionary()
+"""N of each GEMM that may share a kernel, and all else that its kernel depends on, by the function that makes it."""
+
+_shared: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+"""The results of GEMMs that share a kernel, for each scheduler."""
+
+
+def _with_shared_code(choice: ChoiceCaller, config: Config, inputs: MMKernelInputs, op: str) -> ChoiceCaller:
+    """Return the choice of an mm or addmm, with code that GEMMs of other widths share if the graph has many of them.
+
+    With constant sizes, Inductor compiles a kernel for each N, although their codes differ in a number only. M and K
+    stay constants. So does an N that is a stride of an operand, because loads are as wide as its multiples allow.
+    """
+    strides = tuple(map(tuple, inputs.strides_symbolic()))
+    m, n, k = inputs.mnk_symbolic()
+    numbers = [m, n, k, *(step for steps in strides for step in steps)]
+    if not isinstance(choice, TritonTemplateCaller) or not all(isinstance(size, (int, Integer)) for size in numbers):
+        return choice
+    if numbers.count(n) > 1 or n % _MULTIPLE or n < config.tiles.block_n:
+        return choice
+    make, constant = choice.make_kernel_render, Integer(n)
+    argument = Symbol(SHARED_N, integer=True, positive=True)
+
+    def make_kernel_render(node: Any, **options: Any) -> Any:
+        kernel, render = make(node, **options)
+        original = kernel.rename_indexing
+
+        def renamed(index: Any) -> Any:
+            found = original(index)
+            return found if isinstance(found, list) else sympify(found).xreplace({constant: argument})
+
+        def shared() -> Any:
+            try:
+                is_shared = node.get_name() in _results_of_shared_kernels()
+            except Exception as error:
+                leave("a kernel of many widths", error)
+                is_shared = False
+            if not is_shared:
+                return render()
+            kernel.args.sizevars[constant] = SHARED_N  # as Inductor does for a size that may change
+            kernel.rename_indexing = renamed
+            rendered = render()
+            rendered._code = rendered._code.replace("M * N == 0", "False").replace("N >= BLOCK_N", "True")
+            return rendered
+
+        return kernel, shared
+
+    choice.make_kernel_render = make_kernel_render
+    factors = [inputs.get_scalar(name) for name in ("alpha", "beta") if op == "addmm"]
+    _gemms[make_kernel_render] = int(n), (config, op, *factors, m, k, strides, inputs.dtypes(), inputs.out_dtype())
+    return choice
+
+
+def _results_of_shared_kernels() -> set[str]:
+    """Return the results of the present graph's GEMMs that fuse nothing and differ in their widths, which are many."""
+    scheduler: Any = V.graph.scheduler
+    if scheduler not in _shared:
+        alike = defaultdict[Hashable, dict[str, int]](dict)
+        for node in scheduler.nodes:
+            make = getattr(node.node, "make_kernel_render", None) if node.is_template() else None
+            gemm = None if make is None else _gemms.get(make)
+            if gemm is not None and len(node.get_nodes()) == 1:
+                (n, others), rows = gemm, tuple(node.node.get_stride())
+                alike[others, None if rows == (n, 1) else rows][node.node.get_name()] = n
+        many = (results for results in alike.values() if len(set(results.values())) >= _LEAST_WIDTHS)
+        _shared[scheduler] = {name for results in many for name in results}
+    found = _shared[scheduler]
+    if not found or not can_branch() or inductor_config.triton.autotune_at_compile_time:
+        return set()  # numbers are arguments in Python wrapper code alone
+    return found
 
 
 def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:

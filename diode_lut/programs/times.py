@@ -211,12 +211,12 @@ def name_of(gemm: Event) -> str:
         elif name in _LINEAR:
             a, weight = shapes[0], shapes[_LINEAR[name]]
             batch, m, n, k = 1, prod(a[:-1]), weight[0], a[-1]
-        else:  # a template's name has the sizes, and ``?`` for a dynamic M
-            rows, *columns = name.split()[-3:]
-            n, k = map(int, columns)
+        else:  # a template's name has the sizes, and ``?`` for an M or N that is an argument
+            rows, columns, steps = name.split()[-3:]
             result = prod([shape for shape in shapes if shape][-1])
-            m = result // n if rows == "?" else int(rows)
-            batch = result // (m * n)
+            m = result // int(columns) if rows == "?" else int(rows)
+            n = result // m if columns == "?" else int(columns)
+            batch, k = result // (m * n), int(steps)
         return f"{f'{batch}x' if batch > 1 else ''}{m}x{n}x{k} {types[0]}"
     return name
 
