@@ -77,7 +77,7 @@ class KernelRegression(NamedTuple):
         return spans[:, :, None].repeat(count, 2), matrix.T.copy()
 
 
-_Part = tuple[int, int, Doubles]
+_OfTemplate = tuple[int, int, Doubles]
 """The first column of a template's configs, the first after them, and the matrix of the template's regression."""
 
 
@@ -92,7 +92,7 @@ class _Tried(NamedTuple):
     configs: tuple[Config, ...]
     known: Known
     spans: Doubles
-    parts: tuple[_Part, ...]
+    parts: tuple[_OfTemplate, ...]
     order: npt.NDArray[np.intp]
     loops: npt.NDArray[np.bool_]
     forms: tuple[Doubles, Doubles] | None
@@ -173,7 +173,7 @@ class KernelModel:
     def _find_tried(self, reading: str, r: int) -> _Tried:
         """Return the configs that run with an r, rounded, and with no block longer than it."""
         configs: list[Config] = []
-        spans, parts, forms = [np.ones((4, 1, 0))], list[_Part](), None
+        spans, parts, forms = [np.ones((4, 1, 0))], list[_OfTemplate](), None
         for part in self.regressions:
             if part.reading != reading:
                 continue
@@ -333,7 +333,7 @@ def _scaled(columns: Doubles, spans: Doubles) -> Doubles:
     return scaled
 
 
-def _rounded_losses(scaled: Doubles, parts: Sequence[_Part]) -> Doubles:
+def _rounded_losses(scaled: Doubles, parts: Sequence[_OfTemplate]) -> Doubles:
     """Return the expected loss of each column, by the part it is in, rounded to be the same on any machine."""
     products = np.empty_like(scaled)
     for start, stop, matrix in parts:
