@@ -207,22 +207,29 @@ def _tensor(mode: FakeTensorMode, index: int, spec: Input) -> torch.Tensor:
         return storage.as_strided(shape, stride, spec.offset)
 
 
-def compile_triton(source: str, directory: Path, arch: int | str = 90) -> Any:
-    """The kernel that Triton itself makes of an Inductor kernel's source; no device is needed.
-
-    It is for ``sm_<arch>``, or, if ``arch`` is text, for an AMD GPU with 64 threads in a warp.
-
-    Its ``metadata`` says how much shared memory the kernel takes, ``asm`` holds the machine code.
-    """
+def autotuner_of(source: str, directory: Path) -> Any:
+    """The object that an Inductor kernel's source makes, with the ``configs`` of which Inductor takes the fastest."""
     path = directory / f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:16]}.py"
     path.write_text(source, encoding="utf-8")
     (name,) = re.findall(r"^def (triton_\w+)\(", source, flags=re.MULTILINE)
     with mock.patch("torch._inductor.runtime.triton_helpers.set_driver_to_gpu"):  # which looks for a driver
-        autotuner = runpy.run_path(str(path))[name]
+        return runpy.run_path(str(path))[name]
+
+
+def compile_triton(source: str, directory: Path, arch: int | str = 90, place: int = 0) -> Any:
+    """The kernel that Triton itself makes of an Inductor kernel's source; no device is needed.
+
+    It is for ``sm_<arch>``, or, if ``arch`` is text, for an AMD GPU with 64 threads in a warp. ``place`` is that of the
+    config.
+
+    Its ``metadata`` says how much shared memory the kernel takes, ``asm`` holds the machine code.
+    """
+    autotuner = autotuner_of(source, directory)
+    config = autotuner.configs[place]
     meta = autotuner.triton_meta
-    constants = {**meta["constants"], **autotuner.configs[0].kwargs}
+    constants = {**meta["constants"], **config.kwargs}
     kernel = ASTSource(autotuner.fn, meta["signature"], constants, attrs=meta["configs"][0])
-    options = {"num_warps": autotuner.configs[0].num_warps, "num_stages": autotuner.configs[0].num_stages}
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     options |= {name: meta[name] for name in ("matrix_instr_nonkdim", "waves_per_eu", "kpack") if name in meta}
     target = GPUTarget("cuda", arch, 32) if isinstance(arch, int) else GPUTarget("hip", arch, 64)
     return triton.compile(kernel, target=target, options=options)

@@ -1,9 +1,10 @@
 """What a graph with Triton kernels takes to compile, and whose time that is: prints CPU time, without a GPU.
 
 Run with ``make bench``. A graph of 32 different GEMMs is lowered for an H200 that is not there, and its code is
-generated, with the library's kernels and with Triton's. Then Triton compiles a kernel of each of several tiles; its own
-time and that of NVIDIA's assembler, ptxas, are apart. Inductor does that in a process for each core, so the time of a
-graph depends on their number, and on its slowest kernel.
+generated, with the library's kernels and with Triton's. A graph of 20 generated kernels is compiled with and without
+the hook. Then Triton compiles a kernel of each of several tiles; its own time and that of NVIDIA's assembler, ptxas,
+are apart. Inductor does that in a process for each core, so the time of a graph depends on their number, and on its
+slowest kernel.
 """
 
 import tempfile
@@ -16,13 +17,13 @@ from unittest import mock
 
 import torch
 from bench_engine import show
-from bench_hook import ROWS, TRITON, clock, row
+from bench_hook import ROWS, TRITON, clock, generated_graph, row
 from torch import Tensor
 from torch._inductor.select_algorithm import TritonTemplate
 from torch._inductor.utils import fresh_cache
 
 import diode_lut
-from tests.fake_cuda import Input, compile_triton, fake_cuda, lower
+from tests.fake_cuda import Input, autotuner_of, compile_triton, fake_cuda, lower
 
 GEMMS = 32
 TIMES = 5  # how often the graph is lowered; the fastest counts
@@ -50,6 +51,9 @@ def main() -> None:
             show(f"{GEMMS} GEMMs with {kernels}, from graph to code", whole * 1e3, "ms")
             show("  of which the hook", (hook - inductor) * 1e3, "ms")
             show("  of which Inductor, when the hook has it make choices", inductor * 1e3, "ms")
+        for about, enabled in (("without the hook", False), ("with shipped rows and model", True)):
+            with diode_lut.config.patch(generated=enabled, tiers=("device", "model")):
+                bench_generated(about, directory)
         for number, tile in enumerate(TILES):
             path = row(directory / f"{number}.json", TRITON | dict(zip(NAMES, tile, strict=True)))
             for epilogue in (None, torch.nn.functional.gelu):
@@ -80,6 +84,27 @@ def _lowered() -> tuple[float, float, float]:
         started = time.thread_time()
         lower(gemms, *inputs)
         return time.thread_time() - started, sum(calls), making[0]
+
+
+def bench_generated(about: str, directory: Path) -> None:
+    """Compile a graph of generated kernels, each with all configs of which Inductor would benchmark the fastest."""
+    generated_graph()  # what is imported and loaded once does not count
+    wholes = []
+    for _ in range(TIMES):
+        started = time.thread_time()
+        kernels = generated_graph().triton_kernels
+        wholes.append(time.thread_time() - started)
+    places = [(each, place) for each in kernels for place in range(len(autotuner_of(each, directory).configs))]
+    with fresh_cache():
+        compile_triton(kernels[0], directory)  # what Triton loads once does not count
+    with fresh_cache():
+        before = _cpu_time()
+        for each, place in places:
+            compile_triton(each, directory, place=place)
+        own, ptxas = (after - earlier for after, earlier in zip(_cpu_time(), before, strict=True))
+    show(f"{len(kernels)} generated kernels, {about}, from graph to code", min(wholes), "s")
+    show(f"  their {len(places)} configs, Triton", own, "s")
+    show(f"  their {len(places)} configs, ptxas", ptxas, "s")
 
 
 def compile_tile(path: str, epilogue: Callable[[Tensor], Tensor] | None, directory: Path) -> tuple[float, float]:

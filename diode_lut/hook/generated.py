@@ -32,7 +32,7 @@ from diode_lut.hook.problems import NO_RANGE, axis_of, hint, is_plain, lacks_a_r
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
 from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import KEEPS_R, KWARGS
-from diode_lut.problem import MAX_SIZE, SPLIT, Problem
+from diode_lut.problem import MAX_SIZE, NO_DTYPE, NO_LAYOUT, SPLIT, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
 _DECIDING = (
@@ -83,12 +83,13 @@ def fixed_arguments(
     if why:
         now.record_generated_left(problem, name, why)
         return {}
+    form = _form_of(features) if decision.configs else None
     for config in decision.configs:
-        values = _fixed(config, decision, features, name)
+        values = _fixed(config, decision, features, name, form)
         if values is not None:
             now.record_generated(decision, config)
-            form = KEEPS_R.get(config.template)
-            persistent = {} if form is None else {"override_persistent_reduction": form}
+            keeps_r = KEEPS_R.get(config.template)
+            persistent = {} if keeps_r is None else {"override_persistent_reduction": keeps_r}
             return {"fixed_config": _AtLeastTwo({**values}), **persistent} if values else {}
     now.record_generated(decision, None)
     return {}
@@ -163,7 +164,9 @@ def _problem_of(
     return _problem("pointwise", variant_of_tiles(scores), x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
 
 
-_problem = lru_cache(maxsize=4096)(Problem.generated)
+def _problem(op: str, variant: str, *, x: int, y: int = 1, r: int = 1, loads: int = 1) -> Problem:
+    """Return the problem of a generated kernel with these sizes, which Inductor's values make valid."""
+    return Problem(op, NO_DTYPE, NO_LAYOUT, 16, 1, 1, 1, 1, variant=variant, x=x, y=y, r=r, loads=loads)
 
 
 def variant_of_reduction(inductors: Any, scores: Mapping[str, Any]) -> str:
@@ -192,10 +195,12 @@ _contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKey
 
 def _context_of(graph: Any, device: torch.device) -> _Context | None:
     """Return the context of a graph, whose settings do not change, or None if nothing is asked."""
-    known = _contexts.setdefault(graph, {})
+    if off_because:
+        return None
+    known = _contexts.get(graph) or _contexts.setdefault(graph, {})
     if device not in known:
         known[device] = _context(device)
-    return None if off_because else known[device]
+    return known[device]
 
 
 def _context(device: torch.device) -> _Context | None:
@@ -258,24 +263,34 @@ def _range_of_x(features: Any, tiling: Mapping[str, Any], env: ShapeEnv) -> tupl
     return axis_of(("x",), numel, env), ""
 
 
-def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
+def _form_of(features: Any) -> bool | None:
+    """Return whether Inductor keeps r in a kernel with several reductions, or None if the kernel may have any form.
+
+    A loop would read the input of such a kernel again for each reduction.
+    """
+    nodes = features.scheduler_nodes()
+    if len(nodes) < 2 or sum(isinstance(getattr(node.node, "data", None), Reduction) for node in nodes) < 2:
+        return None
+    return bool(V.choices.should_use_persistent_reduction(features, False))
+
+
+def _fixed(config: Config, decision: Decision, features: Any, device: str, form: bool | None) -> dict[str, int] | None:
     """Return the values of a config by Inductor's names, or None if it cannot run.
 
-    Warn if the config is the user's, unless it would change the form of a kernel with several reductions.
+    Warn if the config is the user's, unless it would change the ``form`` of a kernel with several reductions.
     """
     if config == DEFAULT:
         return {}
-    keeps_r, nodes = KEEPS_R.get(config.template, False), features.scheduler_nodes()
-    several = len(nodes) > 1 and sum(isinstance(getattr(node.node, "data", None), Reduction) for node in nodes) > 1
-    changes_form = several and keeps_r != V.choices.should_use_persistent_reduction(features, False)
+    keeps_r = KEEPS_R.get(config.template, False)
+    changes_form = form is not None and keeps_r != form
     if changes_form:
-        return None  # a loop would read its input again for each reduction
+        return None
     arch = architecture(decision.hardware.arch)
     allowed = not keeps_r or inductor_config.triton.persistent_reductions
     try:
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        values, elements = _values(config, decision.problem, arch)
+        values, elements = _values(config, decision.problem.op, decision.problem.variant, decision.problem.r, arch)
         _require_room(elements, values["num_warps"], features, device, arch)
     except CannotRun as reason:
         skip(decision, config, str(reason))
@@ -284,19 +299,19 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
 
 
 @lru_cache(maxsize=4096)
-def _values(config: Config, problem: Problem, arch: Architecture) -> tuple[dict[str, int], int]:
+def _values(config: Config, op: str, variant: str, r: int, arch: Architecture) -> tuple[dict[str, int], int]:
     """Return the values of a config by Inductor's names, and the elements of a block, or raise CannotRun."""
-    if problem.op not in config.kernel.ops:
-        raise CannotRun(f"{config.template} is not for {problem.op}")
-    for complaint in config.kernel.faults_on(problem, config.params, arch):
+    if op not in config.kernel.ops:
+        raise CannotRun(f"{config.template} is not for {op}")
+    for complaint in config.kernel.faults_on(_problem(op, variant, x=1, r=r), config.params, arch):
         raise CannotRun(complaint.reason)
     names, tunables = KWARGS[config.template], config.kernel.values(config.params)
     values = {names[name]: value for name, value in tunables.items() if value}
-    r = next_power_of_2(problem.r)
+    r = next_power_of_2(r)
     if "R0_BLOCK" in values:
         values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
-    if problem.op == "pointwise" and ("YBLOCK" in values) == (problem.variant == "flat"):
-        raise CannotRun(f"block_y: a kernel that is {problem.variant} has {'no' if 'YBLOCK' in values else 'a'} y")
+    if op == "pointwise" and ("YBLOCK" in values) == (variant == "flat"):
+        raise CannotRun(f"block_y: a kernel that is {variant} has {'no' if 'YBLOCK' in values else 'a'} y")
     elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))
     return values, elements * (r if KEEPS_R.get(config.template, False) else 1)
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
-from math import sqrt
-from operator import mul
+from math import log2, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +19,7 @@ import numpy.typing as npt
 
 from diode_lut.errors import ProblemError
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.problem import SPLIT, VARIANTS, Problem, rounded_up
+from diode_lut.problem import MAX_SIZE, SPLIT, VARIANTS, Problem, rounded_up
 from diode_lut.templates.config import DEFAULT, Config
 
 Doubles = npt.NDArray[np.float64]
@@ -49,6 +47,7 @@ and 1.43 and 1.18 with Inductor's first. For those of columns, a config for all 
 LONGEST_OVER_ROWS = 1 << 14  # Maximum r of such reductions. Of longer ones, too few were measured
 _LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16  # of the range for such a config. Fewer rows take as long with any config
 _DIGITS = 5  # digits after the point of rounded losses, and significant digits of a regression's numbers
+_UNITS = 10.0**_DIGITS  # of a rounded loss, which is a whole number of them
 _REMEMBERED = 1024  # number of remembered answers
 Times = Sequence[tuple[Problem, Mapping[Config, float]]]  # kernels, each with the times of configs
 
@@ -67,11 +66,36 @@ class KernelRegression(NamedTuple):
     coefficients: Doubles
     tried: Mapping[int, tuple[Config, ...]]
 
-    def losses(self, features: Doubles) -> list[float]:
-        """Return the expected loss for each row of features."""
-        least, most, mean, deviation = self.spans
-        terms = _terms((features.clip(least, most) - mean) / deviation)
-        return [round(loss, _DIGITS) for loss in (terms @ self.coefficients).tolist()]
+    def for_columns(self, count: int) -> tuple[Doubles, Doubles]:
+        """Return the spans of 1 and the features as ``count`` columns, and the coefficients as a matrix.
+
+        Of a column of 1 and scaled features, the square by the matrix is the loss.
+        """
+        spans = np.concatenate([[[1.0], [1.0], [0.0], [1.0]], self.spans], 1)
+        matrix = np.zeros((spans.shape[1],) * 2)
+        matrix[np.triu_indices(len(matrix))] = self.coefficients
+        return spans[:, :, None].repeat(count, 2), matrix.T.copy()
+
+
+_OfTemplate = tuple[int, int, Doubles]
+"""The first column of a template's configs, the first after them, and the matrix of the template's regression."""
+
+
+class _Tried(NamedTuple):
+    """The configs that are tried for a way of reading and an r, with all that a ranking needs but the kernel.
+
+    ``known`` are features, and ``spans`` those of each config's regression. ``order`` are the configs' places in sorted
+    order, and ``loops`` says of each whether it loops. ``forms`` are the spans and the matrix of the regression of
+    forms, or None.
+    """
+
+    configs: tuple[Config, ...]
+    known: Known
+    spans: Doubles
+    parts: tuple[_OfTemplate, ...]
+    order: npt.NDArray[np.intp]
+    loops: npt.NDArray[np.bool_]
+    forms: tuple[Doubles, Doubles] | None
 
 
 class KernelModel:
@@ -80,10 +104,8 @@ class KernelModel:
     def __init__(self, hardware: Hardware, regressions: Sequence[KernelRegression]) -> None:
         self.regressions = tuple(regressions)
         self._sm_count, self._architecture = hardware.sm_count, architecture(hardware.arch)
-        tried = [next(iter(part.tried.values())) for part in self.regressions if part.tried]
-        self._loops = {configs[0].template: _loops(configs[0]) for configs in tried}
         self.ranked = lru_cache(_REMEMBERED)(self._ranked)
-        self._runnable = lru_cache(_REMEMBERED)(self._find_runnable)
+        self._tried = lru_cache(_REMEMBERED)(self._find_tried)
 
     def ranked_over(self, problem: Problem, low: int, high: int) -> tuple[Config, ...]:
         """Return the configs for a kernel whose x may change from ``low`` to ``high``, the least sum of losses first.
@@ -104,44 +126,79 @@ class KernelModel:
         Of several problems, which differ in x alone, all count. Of a reduction, all configs of the form that is
         expected to be faster come first.
         """
-        losses, reading = self.losses(*problems), reading_of(problems[0])
-        forms = [each for each in self.regressions if (each.template, each.reading) == ("", reading)]
-        loops = bool(forms) and sum(forms[0].losses(np.stack([*map(_of_problem, problems)]))) < 0
-        late = {template: loop != loops for template, loop in self._loops.items()}
-        return tuple(sorted(losses, key=lambda config: (late[config.template], losses[config], config)))
+        tried = self._tried(reading_of(problems[0]), rounded_up(problems[0].r))
+        if not tried.configs:
+            return ()
+        places, losses = self._losses(tried, problems)
+        loops = False
+        if tried.forms is not None:
+            spans, matrix = tried.forms
+            columns = np.array([[1.0, *_of_problem(problem)] for problem in problems]).T
+            loops = sum(_rounded_losses(_scaled(columns, spans), [(0, len(problems), matrix)]).tolist()) < 0
+        late = tried.loops[places] != loops
+        ranking = places[np.lexsort((tried.order[places], losses, late))]
+        return tuple(map(tried.configs.__getitem__, ranking.tolist()))
 
-    def losses(self, *problems: Problem) -> dict[Config, float]:
-        """Return the expected loss of each config, tried for kernels alike, to the best of its template.
+    def losses(self, problem: Problem) -> dict[Config, float]:
+        """Return the expected loss of each config, tried for kernels alike, to the best of its template."""
+        tried = self._tried(reading_of(problem), rounded_up(problem.r))
+        places, losses = self._losses(tried, (problem,))
+        return {tried.configs[place]: loss for place, loss in zip(places.tolist(), losses.tolist(), strict=True)}
 
-        Of several problems, it is the sum. The largest counts once, and smaller ones less, because they take less time:
-        by the square root of x, or the fourth root for loops. Held-out kernels with a config for all x then take 1.119
-        (looped), 1.042 (persistent) and 1.024 (pointwise) times as long in sum as with the best. With equal weights
-        they take 1.132, 1.058 and 1.043, and with the square root for loops, those of few rows lose twice as much.
+    def _losses(self, tried: _Tried, problems: Sequence[Problem]) -> tuple[npt.NDArray[np.intp], Doubles]:
+        """Return the places of the configs whose blocks fit, and their losses to the best of their template.
+
+        Of several problems, a loss is the sum. The largest counts once, and smaller ones less, because they take less
+        time: by the square root of x, or the fourth root for loops. Held-out kernels with a config for all x then take
+        1.119 (looped), 1.042 (persistent) and 1.024 (pointwise) times as long in sum as with the best. With equal
+        weights they take 1.132, 1.058 and 1.043, and with the square root for loops, those of few rows lose twice as
+        much.
         """
-        found: dict[Config, float] = {}
         largest = max(problems, key=lambda problem: problem.x)
-        x, y = rounded_up(largest.x), rounded_up(largest.y)
-        weights = [sqrt(problem.x / largest.x) for problem in problems]
-        for number, part in enumerate(self.regressions):
-            if part.template and part.reading == reading_of(largest):
-                configs, blocks = self._runnable(number, rounded_up(largest.r))
-                fits = np.flatnonzero((blocks[:, 0] <= x) & (blocks[:, 1] <= y))
-                if len(fits):
-                    each = [part.losses(features_of(problem, blocks[fits], self._sm_count)) for problem in problems]
-                    of_part = [*map(sqrt, weights)] if self._loops.get(part.template) else weights
-                    losses = [sum(map(mul, of_config, of_part)) for of_config in zip(*each, strict=True)]
-                    least = min(losses)
-                    found |= {configs[place]: loss - least for place, loss in zip(fits.tolist(), losses, strict=True)}
-        return found
+        losses = np.zeros(len(tried.configs))
+        for problem in problems:
+            scaled = _scaled(features_of(problem, tried.known, self._sm_count), tried.spans)
+            of_problem = _rounded_losses(scaled, tried.parts)
+            if problem.x != largest.x:
+                weight = sqrt(problem.x / largest.x)
+                of_problem *= np.where(tried.loops, sqrt(weight), weight)
+            losses += of_problem
+        x, _, y, _ = tried.known.blocks
+        fits = (x <= rounded_up(largest.x)) & (y <= rounded_up(largest.y))
+        for start, stop, _ in tried.parts:
+            losses[start:stop] -= losses[start:stop].min(initial=np.inf, where=fits[start:stop])
+        places = fits.nonzero()[0]
+        return places, losses[places]
 
-    def _find_runnable(self, number: int, r: int) -> tuple[tuple[Config, ...], Doubles]:
-        """Return the configs of a regression that run with an r, rounded, and their blocks, none longer than r."""
-        tried, reading = self.regressions[number].tried, self.regressions[number].reading
-        nearest = min(tried, key=lambda each: (abs(each.bit_length() - r.bit_length()), each))
-        alike = Problem.generated("reduction", "inner" if reading == "inner" else "outer", x=1, r=r)
-        configs = tuple(each for each in tried[nearest] if each.kernel.suits(each.params, alike, self._architecture))
-        blocks = blocks_of(configs, r)
-        return tuple(compress(configs, (blocks[:, 2] <= r).tolist())), blocks[blocks[:, 2] <= r]
+    def _find_tried(self, reading: str, r: int) -> _Tried:
+        """Return the configs that run with an r, rounded, and with no block longer than it."""
+        configs: list[Config] = []
+        spans, parts, forms = [np.ones((4, 1, 0))], list[_OfTemplate](), None
+        for part in self.regressions:
+            if part.reading != reading:
+                continue
+            if not part.template:
+                forms = part.for_columns(1)
+                continue
+            alike = Problem.generated("reduction", "inner" if reading == "inner" else "outer", x=1, r=min(r, MAX_SIZE))
+            nearest = min(part.tried, key=lambda each: (abs(each.bit_length() - r.bit_length()), each))
+            runnable = [
+                config
+                for config in part.tried[nearest]
+                if config.kernel.suits(config.params, alike, self._architecture)
+                and config.tunables.get("block_r", r) <= r
+            ]
+            if not runnable:
+                continue
+            of_each, matrix = part.for_columns(len(runnable))
+            spans = [*(spans if configs else ()), of_each]
+            parts.append((len(configs), len(configs) + len(runnable), matrix))
+            configs += runnable
+        order = np.empty(len(configs), np.intp)
+        order[sorted(range(len(configs)), key=configs.__getitem__)] = np.arange(len(configs))
+        loops = np.array([*map(_loops, configs)], np.bool_)
+        known = known_of(configs, r)
+        return _Tried(tuple(configs), known, np.concatenate(spans, 2), tuple(parts), order, loops, forms)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that ``from_json`` takes."""
@@ -193,12 +250,12 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
         for template in {config.template for config in plain}:
             configs = [config for config in plain if config.template == template]
             taken = np.array([times[config] for config in configs])
-            features = features_of(problem, blocks_of(configs, rounded_up(problem.r)), hardware.sm_count)
+            features = features_of(problem, known_of(configs, rounded_up(problem.r)), hardware.sm_count)[1:].T
             losses[template, reading].append((features, np.log(taken / taken.min()).clip(max=MAX_LOSS)))
             tried[template, reading][rounded_up(problem.r)].update(configs)
             bests[_loops(configs[0])] = float(taken.min())
         if len(bests) > 1:
-            losses["", reading].append((_of_problem(problem)[None], np.log([bests[True] / bests[False]])))
+            losses["", reading].append((np.array([_of_problem(problem)]), np.log([bests[True] / bests[False]])))
     regressions = []
     for (template, reading), each in sorted(losses.items(), key=lambda pair: pair[0]):
         if len(each) >= LEAST_PROBLEMS:
@@ -207,29 +264,86 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
     return KernelModel(hardware, regressions)
 
 
-def blocks_of(configs: Sequence[Config], r: int) -> Doubles:
-    """Return elements along x, y and r, and warps, a row for each config. All of a kept r is a step."""
+class Known(NamedTuple):
+    """All about configs' features that does not depend on the kernel, a column for each config.
+
+    ``blocks`` has elements along x, r and y, and warps. ``features`` has 1 and the features, without the kernel's.
+    """
+
+    blocks: Doubles
+    features: Doubles
+
+
+def known_of(configs: Sequence[Config], r: int) -> Known:
+    """Return all about the features of configs that does not depend on the kernel. All of a kept r is a step."""
     values = [config.kernel.values(config.params) for config in configs]
-    blocks = [(each["block_x"], each.get("block_y") or 1, each.get("block_r", r), each["num_warps"]) for each in values]
-    return np.array(blocks, np.float64).reshape(-1, 4)
-
-
-def features_of(problem: Problem, blocks: Doubles, sm_count: int) -> Doubles:
-    """Return the features of a kernel with each config, a row each. Sizes and counts are logarithms to base 2."""
-    x, y, step, warps = blocks.T
-    columns, steps = np.ceil(problem.x / x), np.ceil(problem.r / step)
-    resident = np.log2(columns * np.ceil(problem.y / y) * warps / (_RESIDENT_WARPS * sm_count))
+    rows = [(each["block_x"], each.get("block_r", r), each.get("block_y") or 1, each["num_warps"]) for each in values]
+    blocks = np.array(rows, np.float64).reshape(-1, 4).T.copy()
+    x, step, y, warps = blocks
+    features = np.ones((_OF_CONFIGS, len(configs)))
+    features[1:7] = np.log2((x, y, step, warps, x * y * step, np.minimum(x, y)))
     of_thread = np.log2(x * y * step / warps / 32)
-    sizes = np.log2((x, y, step, warps, x * y * step, np.minimum(x, y)))
-    bends = np.maximum((resident, resident + 3, of_thread - 2, of_thread - 4, np.log2(steps) - 0.5), 0)
-    in_vain = np.log2((columns * x / problem.x, steps * step / problem.r))
-    of_configs = np.stack([*sizes, of_thread, resident, np.log2(steps), *bends, *in_vain], 1)
-    return np.concatenate([of_configs, np.tile(_of_problem(problem), (len(blocks), 1))], 1)
+    features[7] = of_thread
+    features[12:14] = np.maximum((of_thread - 2, of_thread - 4), 0)
+    return Known(blocks, features)
 
 
-def _of_problem(problem: Problem) -> Doubles:
-    sizes = np.log2((problem.x, problem.y, problem.r, problem.loads, rounded_up(problem.r) / problem.r))
-    return np.array([*sizes, *(problem.variant == each for each in VARIANTS[problem.op])], np.float64)
+_OF_CONFIGS = 17  # 1, and the number of features that depend on the config
+_BEND_AT = np.array([[0.0], [-3.0]])  # the programs that an SM has at a time from which two bends rise
+
+
+def features_of(problem: Problem, known: Known, sm_count: int) -> Doubles:
+    """Return 1 and the features of a kernel with each config, a column each. Sizes and counts are logarithms to base 2.
+
+    The features are: elements along x, along y, and of a step, warps, elements of a block, the lesser of x and y,
+    elements of a thread, programs that an SM has at a time, steps, five bends of these, elements computed in vain, and
+    those of the kernel.
+    """
+    sizes, of_kernel = np.array([[problem.x], [problem.r], [problem.y]], np.float64), _of_problem(problem)
+    counts = np.ceil(sizes / known.blocks[:3])
+    raw = np.empty((4, counts.shape[1]))
+    np.multiply(counts[0] * counts[2], known.blocks[3], out=raw[0])
+    raw[0] /= _RESIDENT_WARPS * sm_count
+    raw[1] = counts[1]
+    np.multiply(counts[:2], known.blocks[:2], out=raw[2:])
+    raw[2:] /= sizes[:2]
+    features: Doubles = np.empty((_OF_CONFIGS + len(of_kernel), counts.shape[1]))
+    features[:_OF_CONFIGS] = known.features
+    np.log2(raw[:2], out=features[8:10])
+    np.log2(raw[2:], out=features[15:17])
+    np.maximum(features[8] - _BEND_AT, 0, out=features[10:12])
+    np.maximum(features[9] - 0.5, 0, out=features[14])
+    features[_OF_CONFIGS:] = np.array(of_kernel)[:, None]
+    return features
+
+
+def _of_problem(problem: Problem) -> list[float]:
+    x, y, r, loads = problem.x, problem.y, problem.r, problem.loads
+    variants = [float(problem.variant == each) for each in VARIANTS[problem.op]]
+    return [log2(x), log2(y), log2(r), log2(loads), log2(rounded_up(r) / r), *variants]
+
+
+def _scaled(columns: Doubles, spans: Doubles) -> Doubles:
+    """Return columns of features in the units of a regression, within its spans."""
+    least, most, mean, deviation = spans
+    scaled: Doubles = np.maximum(columns, least)
+    np.minimum(scaled, most, out=scaled)
+    scaled -= mean
+    scaled /= deviation
+    return scaled
+
+
+def _rounded_losses(scaled: Doubles, parts: Sequence[_OfTemplate]) -> Doubles:
+    """Return the expected loss of each column, by the part it is in, rounded to be the same on any machine."""
+    products = np.empty_like(scaled)
+    for start, stop, matrix in parts:
+        np.matmul(matrix, scaled[:, start:stop], out=products[:, start:stop])
+    products *= scaled
+    losses: Doubles = np.add.reduce(products, 0)
+    losses *= _UNITS
+    np.rint(losses, out=losses)
+    losses /= _UNITS
+    return losses
 
 
 def reading_of(problem: Problem) -> str:
@@ -249,13 +363,11 @@ def _loops(config: Config) -> bool:
 
 
 def _terms(features: Doubles) -> Doubles:
-    """Return 1, the features, and the products of two."""
-    first, second = _pairs(features.shape[1])
-    ones = np.ones((len(features), 1))
-    return np.concatenate([ones, features, features[:, first] * features[:, second]], 1)
-
-
-_pairs = lru_cache(np.triu_indices)
+    """Return the products of two of 1 and the features, each pair once."""
+    with_one = np.concatenate([np.ones((len(features), 1)), features], 1)
+    first, second = np.triu_indices(with_one.shape[1])
+    terms: Doubles = with_one[:, first] * with_one[:, second]
+    return terms
 
 
 def _fitted(kernels: Sequence[tuple[Doubles, Doubles]]) -> tuple[Doubles, Doubles]:

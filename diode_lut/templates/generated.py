@@ -49,12 +49,6 @@ class Generated(Template):
 
     persistent = False  # whether it keeps all elements along r that are reduced to one
 
-    def elements(self, params: Params, problem: Problem) -> int:
-        """Return the elements of a block in all dimensions."""
-        values = self.values(params)
-        r = rounded_up(problem.r) if self.persistent else values.get("block_r", 1)
-        return values["block_x"] * max(values.get("block_y", 1), 1) * r
-
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """Complain about blocks that leave a thread no registers for any reduction."""
         yield from super().complaints(params, covered, architecture)
@@ -65,14 +59,17 @@ class Generated(Template):
         self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
     ) -> Iterator[Complaint]:
         """Complain about blocks that leave a thread no registers, and about an r that is too long to keep or to add."""
-        if self.persistent and rounded_up(problem.r) > _MAX_PERSISTENT:
-            yield Complaint(f"a persistent reduction keeps r up to {_MAX_PERSISTENT}, not {problem.r}")
-        least, step = least_step(problem.variant, problem.r), self.values(params).get("block_r")
-        if step is not None and step < least:
+        values, kept = self.values(params), 1
+        warps, step = values["num_warps"], values.get("block_r")
+        if self.persistent:
+            kept = rounded_up(problem.r)
+            if kept > _MAX_PERSISTENT:
+                yield Complaint(f"a persistent reduction keeps r up to {_MAX_PERSISTENT}, not {problem.r}")
+        if step is not None and step < (least := least_step(problem.variant, problem.r)):
             yield Complaint(
                 f"{problem.r} elements would be added up in steps of {step} (allowed: from {least})", "block_r"
             )
-        elements, warps = self.elements(params, problem), self.values(params)["num_warps"]
+        elements = values["block_x"] * max(values.get("block_y", 1), 1) * (step or 1) * kept
         most = min(MAX_ELEMENTS, MAX_PER_THREAD * architecture.warp_size * warps)
         if elements > most:
             yield Complaint(f"{elements} elements in a block of {warps} warps (allowed: {most})", "num_warps")

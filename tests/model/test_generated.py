@@ -11,7 +11,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.model.generated import KernelModel, Times, fit_kernels
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model, write_model
-from diode_lut.problem import Problem
+from diode_lut.problem import MAX_SIZE, Problem
 from diode_lut.templates.config import Config
 
 H100 = Hardware("NVIDIA H100", "sm_90", 132)
@@ -60,6 +60,11 @@ def test_sizes_that_may_change(measured: Times) -> None:
 def test_no_block_is_longer_than_its_size(measured: Times) -> None:
     ranked = fit_kernels(measured, H100).ranked(kernel(1, 200))
     assert set(ranked) == {LOOPED[0], KEPT[0]}
+
+
+def test_the_longest_reduction(measured: Times) -> None:
+    """An r whose next power of two is beyond all sizes is ranked like the longest that was measured."""
+    assert LOOPED[-1] in fit_kernels(measured, H100).ranked(kernel(64, MAX_SIZE))
 
 
 def test_too_few_kernels(measured: Times) -> None:
