@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -66,6 +66,8 @@ _VIEWS = RESHAPES | {
 }
 CONVERT = prims.convert_element_type.default
 _MOVABLE = _VIEWS | {CONVERT}  # ops that compute the same anywhere after their input
+_NAMESPACES = {aten.name, prims.name}
+_UNLIKE = {torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}  # no two of such ops compute the same
 _FEW_ROWS = 64  # with more rows, matmuls before pointwise work stay apart, because their own kernels may fuse it
 
 
@@ -133,29 +135,50 @@ def _join(graph: Graph, choose: Callable[[_Group], Parts | None], lower: Callabl
 def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
     """Yield the matmuls with the same A between which nothing writes into a tensor."""
     found: dict[Any, list[Product]] = defaultdict(list)
+    rounds = any(graph.find_nodes(op="call_function", target=aten._scaled_mm.default))
+    first: dict[Any, Node] = {}  # the first nodes, by what they compute
+    first_of: dict[Node, Node] = {}
     for node in graph.nodes:
         writes = node.op == "call_function" and node.is_impure(impure_random=False)
         if writes:
             yield from found.values()
             found.clear()
+            first.clear()
+            first_of.clear()
         product = product_of(node)
         if product is not None:
             where = node.meta["val"].device, str(node.meta.get("custom"))  # such as a stream
             a, _, _, scale_a, _ = operands_of(node)
-            same = _identity((a, scale_a)), where, product.problem._replace(op="", n=1)
+            same = _identity((a, scale_a), first_of), where, product.problem._replace(op="", n=1)
             found[same].append(product)
+        elif rounds and _is_repeatable(node):
+            computed = node.target, _identity((node.args, tuple(node.kwargs.items())), first_of)
+            first_of[node] = first.setdefault(computed, node)
     yield from found.values()
 
 
-def _identity(argument: Any) -> Any:
-    """Return a value that is equal for equal computations, because each projection may read its own view of A."""
+def _is_repeatable(node: Node) -> bool:
+    """Return whether the node computes the same from the same arguments, with sizes that these determine."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in _NAMESPACES:
+        return False
+    return _UNLIKE.isdisjoint(node.target.tags)
+
+
+def _identity(argument: Any, first_of: Mapping[Node, Node]) -> Any:
+    """Return a value that is equal for equal computations.
+
+    Each projection may read its own view of A, or round it to float8 on its own. ``first_of`` has the first node that
+    computes the same as a node.
+    """
     if isinstance(argument, Node):
         if isinstance(argument.meta.get("val"), torch.SymInt):
             return argument.meta["val"].node.expr
         if argument.op == "call_function" and argument.target in _MOVABLE:
-            return argument.target, _identity(argument.args), _identity(tuple(argument.kwargs.items()))
-        return argument
-    return tuple(map(_identity, argument)) if isinstance(argument, (list, tuple)) else argument
+            return argument.target, _identity((argument.args, tuple(argument.kwargs.items())), first_of)
+        return first_of.get(argument, argument)
+    if isinstance(argument, (list, tuple)):
+        return tuple(_identity(each, first_of) for each in argument)
+    return type(argument), str(argument)  # 1, 1.0 and True are not the same, nor are zeros of two signs
 
 
 def product_of(node: Node) -> Product | None:
@@ -370,7 +393,7 @@ def _replace(graph: Graph, group: _Group, parts: Parts, lower: Callable[..., Any
         for node, result in zip(nodes, results, strict=True):
             result.meta.update(node.meta)
             node.replace_all_uses_with(result)
-            graph.erase_node(node)
+            erase_unread(graph, node)
         return
     shape, up = None, nodes[1]
     while up is not group.result:

@@ -65,6 +65,18 @@ def of_float8(x: Tensor, scale: Tensor, *others: Tensor, **settings: Any) -> lis
     ]
 
 
+def rounded(x: Tensor, low: float = 1e-12) -> tuple[Tensor, Tensor]:
+    """Round to float8 with a scale for each row."""
+    scale = x.float().abs().amax(1, keepdim=True).clamp(min=low) / 448
+    return (x / scale).clamp(-448, 448).to(F8), scale
+
+
+def each_rounding(x: Tensor, *others: Tensor, lows: tuple[float, float] = (1e-12, 1e-12)) -> list[Tensor]:
+    """Multiply as torchao leaves linear layers of one input: each rounds it on its own."""
+    v, w, of_v, of_w = others
+    return [*of_float8(*rounded(x, lows[0]), v, of_v), *of_float8(*rounded(x, lows[1]), w, of_w)]
+
+
 def gated_float8(*inputs: Tensor) -> Tensor:
     gate, up = of_float8(*inputs)
     return functional.silu(gate) * up
@@ -112,6 +124,7 @@ def variants(function: Callable[..., Any], *inputs: Input) -> list[str]:
         ),
         pytest.param(of_float8, (X8, *scales(16), Q8, K8, K8, *scales(512, 128, 128)), "three", id="float8, rows"),
         pytest.param(of_float8, (X8, *scales(1), Q8, K8, *scales(1, 1)), "two", id="float8, tensors"),
+        pytest.param(each_rounding, (X, Q8, K8, *scales(512, 128)), "two", id="float8, each rounds A"),
         pytest.param(gated_float8, (X8, *scales(16), Q8, Q8, *scales(512, 512)), "swiglu", id="float8, swiglu"),
     ],
 )
@@ -154,6 +167,7 @@ def test_receipt_has_what_stays_apart(rows: Rows) -> None:
         pytest.param(lambda x, v, w: (x @ v, x.sin() @ w), id="another A"),
         pytest.param(lambda x, v, w: (x.narrow(0, 0, 8) @ v, x.narrow(0, 8, 8) @ w), id="another part of A"),
         pytest.param(lambda x, v, w: (x @ v, x.t().reshape(16, 256) @ w), id="another order of A"),
+        pytest.param(lambda x, v, w: ((x * 2) @ v, (x * 2.5) @ w), id="A times another number"),
         pytest.param(lambda x, v, w: x @ (v * (x @ w).amax()), id="one depends on another"),
         pytest.param(lambda x, v, w: ((y := x @ v), x @ (w * y.amax())), id="B depends on another"),
         pytest.param(lambda x, v, w: torch.cat([x @ v, x @ w], 1), id="parts of a concatenation"),
@@ -167,6 +181,32 @@ def test_others_stay_apart(rows: Rows, program: Callable[..., Any]) -> None:
     """Matmuls without the same A, and those for which the kernel is not made, are Inductor's."""
     rows(row())
     assert variants(program, X, Input((256, 256)), Input((256, 256))) == []
+
+
+@pytest.mark.parametrize("what", ["equal", "random", "written into"])
+def test_equal_words_are_not_always_equal_numbers(rows: Rows, what: str) -> None:
+    """What is random, or reads a tensor after something is written into it, is another A."""
+    rows(row())
+    found: list[Any] = []
+
+    def program(x: Tensor, v: Tensor, w: Tensor, of_v: Tensor, of_w: Tensor) -> list[Tensor]:
+        noise = [torch.rand_like(x) if what == "random" else torch.ones_like(x) for _ in range(2)]
+        first, second = (rounded(x + each) for each in noise)
+        return [*of_float8(*first, v, of_v), *of_float8(*second, w, of_w)]
+
+    def then(graph: Graph) -> None:
+        if what == "written into":
+            _, second = graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+            x = second.args[0]
+            with graph.inserting_before(second):
+                graph.call_function(torch.ops.aten.copy_.default, (x, x))
+        joined.join(graph)
+        found.extend(node.target for node in graph.nodes)
+        raise NotImplementedError  # nothing more is to be seen
+
+    with pytest.raises(NotImplementedError):
+        lower(program, X, Q8, K8, *scales(512, 128), then=then)
+    assert found.count(torch.ops.aten._scaled_mm.default) == (0 if what == "equal" else 2)
 
 
 def test_looking_for_an_activation_assumes_no_size(rows: Rows) -> None:
@@ -247,6 +287,9 @@ OF_ROWS = (X8, *scales(16), Q8, K8, *scales(512, 128))
             OF_ROWS,
             id="other scales of A",
         ),
+        pytest.param(
+            partial(each_rounding, lows=(0.0, -0.0)), (X, Q8, K8, *scales(512, 128)), id="A rounded in another way"
+        ),
         pytest.param(of_float8, (X8, BLOCKS_OF[16], Q8, K8, BLOCKS_OF[512], BLOCKS_OF[128]), id="scales of blocks"),
     ],
 )
@@ -254,6 +297,20 @@ def test_other_float8_stays_apart(rows: Rows, program: Callable[..., Any], input
     """Float8 is joined only as kernels are timed: with fast sums, a result in bfloat16, and scales of rows."""
     rows(row())
     assert variants(program, *inputs) == []
+
+
+def test_what_each_matmul_computes_is_computed_once(rows: Rows) -> None:
+    """Of equal computations of A, one is left."""
+    rows(row())
+    maxima: list[int] = []
+
+    def then(graph: Graph) -> None:
+        for step in (id, joined.join):
+            step(graph)
+            maxima.append(sum(node.target is torch.ops.aten.amax.default for node in graph.nodes))
+
+    lower(each_rounding, X, Q8, K8, *scales(512, 128), then=then)
+    assert maxima == [2, 1]
 
 
 def test_float8_of_a_size_that_may_change(rows: Rows) -> None:

@@ -35,6 +35,7 @@ def complete_triton() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, value in (
             (InterpreterBuilder, "cast_impl", _cast),
+            (InterpreterBuilder, "create_fp_to_fp", _round),
             (InterpreterBuilder, "create_dot", _dot),
             (ReduceOps, "generic_reduce", _reduce_by_halves),
             # The device's memory is the host's: a kernel gets addresses, nothing is copied there and back.
@@ -102,10 +103,18 @@ def _cast(_self: Any, value: TensorHandle, target: Any) -> TensorHandle:
         return TensorHandle(_widened(value).astype(interpreter._get_np_dtype(target)), target)
 
 
-_FLOAT8 = {
-    kind: torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
-    for kind, dtype in ((tl.float8e4nv, torch.float8_e4m3fn), (tl.float8e5, torch.float8_e5m2))
-}
+def _round(self: Any, value: TensorHandle, target: Any, mode: Any) -> TensorHandle:
+    """The interpreter truncates to float8."""
+    if target.scalar not in _OF_TORCH:
+        return _CONVERT(self, value, target, mode)
+    numbers = np.array(_widened(value), dtype=np.float32, order="C")
+    rounded = torch.from_numpy(numbers).to(_OF_TORCH[target.scalar]).view(torch.uint8)
+    return TensorHandle(rounded.numpy().reshape(np.shape(value.data)), target.scalar)
+
+
+_CONVERT = InterpreterBuilder.create_fp_to_fp
+_OF_TORCH = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+_FLOAT8 = {kind: torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy() for kind, dtype in _OF_TORCH.items()}
 """By type, the numbers that bytes stand for."""
 
 

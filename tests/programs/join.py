@@ -97,6 +97,30 @@ def chained(x: Any, v: Any, w: Any, u: Any) -> Any:
     return first @ u, first @ u.narrow(1, 0, 16), second
 
 
+def float8(x: Any, *weights: Any) -> Any:
+    """Linear layers as torchao leaves them: each rounds its input to float8 by rows. A scale follows each weight."""
+    import torch
+
+    def linear(w: Any, of_w: Any) -> Any:
+        wide = x if x.dtype == torch.float64 else x.float()
+        of_a = wide.abs().amax(1, keepdim=True).clamp(min=1e-12) / 448
+        a, b = (wide / of_a).clamp(-448, 448).to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
+        if x.dtype == torch.float64:
+            return (a.double() * of_a) @ (b.double() * of_w).t()
+        scales = of_a, of_w.float().t()
+        return torch._scaled_mm(a, b.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return [linear(*each) for each in zip(weights[::2], weights[1::2], strict=True)]
+
+
+def float8_mlp(x: Any, *weights: Any) -> Any:
+    """A gate of such layers."""
+    from torch.nn import functional
+
+    gate, up = float8(x, *weights)
+    return functional.silu(gate) * up
+
+
 class Case(NamedTuple):
     """A function, the shapes of its tensors, their dtype, how many kernels are of the project's template, and more.
 
@@ -134,6 +158,8 @@ CASES = {
     "swiglu in training": Case(mlp, ((20, 64), (72, 64), (72, 64), (64, 72)), gradients=True),
     "geglu": Case(of_gelu, ((2, 25, 64), (72, 64), (72, 64))),
     "geglu in float32": Case(of_gelu, ((3, 56), (64, 56), (64, 56)), "float32"),
+    "float8": Case(float8, ((18, 64), (96, 64), (96, 1), (32, 64), (32, 1), (48, 64), (48, 1))),
+    "float8, swiglu": Case(float8_mlp, ((5, 64), (64, 64), (64, 1), (64, 64), (64, 1))),
     "computed": Case(computed, ((20, 24), (32, 24), (24, 40)), "float32"),
     "packed": Case(packed, ((20, 64), (80, 64)), "float32"),
     "chained": Case(chained, ((20, 56), (56, 40), (56, 24), (40, 40)), "float32", kernels=2),
