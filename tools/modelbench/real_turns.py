@@ -126,7 +126,7 @@ def _on_gpu(plan: Plan, gpu: int, todo: deque[str]) -> Iterator[Record]:
             each.end()
 
 
-class _Process:
+class WorkerProcess:
     """A process that runs a program in one way."""
 
     def __init__(self, plan: Plan, gpu: int, name: str, way: str, label: Label | None) -> None:
@@ -204,6 +204,12 @@ class _Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
+    def bind(self, cores: set[int]) -> None:
+        """Bind all threads that it has now to these cores."""
+        for thread in Path(f"/proc/{self._process.pid}/task").iterdir():
+            with suppress(OSError):
+                os.sched_setaffinity(int(thread.name), cores)
+
     def error(self) -> str:
         """The line of its log that names the exception."""
         return error_in(self.log.read_text(errors="replace"))[:300]
@@ -222,8 +228,8 @@ class _Program:
     def __init__(self, plan: Plan, gpu: int, name: str) -> None:
         self.plan, self.name = plan, name
         again = [label._replace(name=f"{label.name}-2") for label in plan.ways if name in plan.twice]
-        self.ways = {label.name: _Process(plan, gpu, name, label.name, label) for label in (*plan.ways, *again)}
-        self.exact = _Process(plan, gpu, name, EXACT, None)
+        self.ways = {label.name: WorkerProcess(plan, gpu, name, label.name, label) for label in (*plan.ways, *again)}
+        self.exact = WorkerProcess(plan, gpu, name, EXACT, None)
         self._pauses: list[tuple[float, float]] = []
         self._stopped = 0.0
 

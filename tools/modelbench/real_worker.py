@@ -3,10 +3,12 @@
 With the way ``exact`` it computes the program's results without compiling, in its own type and in float64. With any
 other way it makes the first step, which compiles, and then does what it is told, a line at a time: ``run COUNT`` runs
 steps and answers with their seconds, ``kernels COUNT`` answers with the seconds of their GPU kernels, which do not
-depend on how fast the CPU launches them, ``trace`` traces one step, and ``export FILE`` writes this trace and says what
+depend on how fast the CPU launches them, ``host SECONDS`` with those until each step's call returns, ``calls`` with the
+functions that a step calls, ``trace`` traces one step, and ``export FILE`` writes this trace and says what
 is in it. What it answers are JSON lines.
 """
 
+import cProfile
 import gc
 import gzip
 import json
@@ -23,9 +25,11 @@ from modelbench.real_programs import Given, Program, Run, programs
 from torch import Tensor
 from torch._C._autograd import DeviceType
 from torch._dynamo.utils import counters
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 SEED = 7
 MOST_VALUES = 1 << 16  # of a larger result, values at equal distances are compared
+LEAST_STEPS = 3
 EXACT = "exact"
 
 
@@ -75,6 +79,10 @@ def main() -> None:
             answer(seconds=time.perf_counter() - begin)
         elif verb == "kernels":
             answer(seconds=kernel_seconds(run, int(argument)))
+        elif verb == "host":
+            answer(seconds=host_seconds(run, device, float(argument)))
+        elif verb == "calls":
+            answer(calls=calls(run, device), launchers=launchers())
         elif verb == "trace":
             profile = trace(run, device, task["call"])
             answer(traced=True)
@@ -144,6 +152,44 @@ def kernel_seconds(run: Run, count: int) -> float:
     copies = ("Memcpy", "Memset")
     times = (each.time_range for each in on_gpu if not (each.is_user_annotation or each.name.startswith(copies)))
     return sum(float(each.elapsed_us()) for each in times) / 1e6
+
+
+def host_seconds(run: Run, device: str, duration: float) -> list[float]:
+    """The seconds until the call of a step returns, from an idle GPU, for the steps of so many seconds, at least 3."""
+    found: list[float] = []
+    until = time.perf_counter() + duration
+    while len(found) < LEAST_STEPS or time.perf_counter() < until:
+        _ready(device)
+        begin = time.perf_counter()
+        run.step()
+        found.append(time.perf_counter() - begin)
+    _ready(device)
+    return found
+
+
+def calls(run: Run, device: str) -> Counter[str]:
+    """How often a step calls each function, by its file and name. Backward passes run in the thread of the call."""
+    found: Counter[str] = Counter()
+    profile = cProfile.Profile()
+    with torch.autograd.set_multithreading_enabled(False):
+        run.step()
+        _ready(device)
+        profile.runcall(run.step)
+        _ready(device)
+    generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "nowhere")
+    for entry in profile.getstats():
+        code = entry.code
+        if not isinstance(code, str):
+            file = "generated" if code.co_filename.startswith(generated) else code.co_filename
+            code = f"{file}:{code.co_name}"
+        found[code] += entry.callcount
+    return found
+
+
+def launchers() -> Counter[str]:
+    """The kinds of this process's Triton kernels, by how they are launched, with their numbers."""
+    kernels = (each for each in gc.get_objects() if issubclass(type(each), CachingAutotuner))
+    return Counter(type(result).__name__ for kernel in kernels for result in kernel.compile_results)
 
 
 TRACED = ("kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
