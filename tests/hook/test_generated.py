@@ -513,11 +513,11 @@ def test_config_that_cannot_run_gives_way(case: str, rows: Rows, caplog: pytest.
 
 
 def test_shared_memory_of_a_small_gpu(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
-    """A tile of 16,384 float64 may not fit an L4's shared memory, through which its elements change hands."""
+    """A tile of 16,384 int64 may not fit an L4's shared memory, through which its elements change hands."""
     large = {"template": "pointwise", "block_x": 128, "block_y": 128, "num_warps": 8}
     hardware = {"name": "NVIDIA L4", "arch": "sm_89", "sm_count": 58}
     rows({"op": "pointwise", "configs": [large, TILED]}, hardware=hardware)
-    inputs = [Input(each.shape, torch.float64) for each in TRANSPOSE[1]]
+    inputs = [Input(each.shape, torch.int64) for each in TRANSPOSE[1]]
     with fake_cuda(L4):
         assert kernels((TRANSPOSE[0], inputs)) == [AS_CODE["tiled"]]
         assert kernels(TRANSPOSE) != [AS_CODE["tiled"]]
