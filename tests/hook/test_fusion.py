@@ -47,7 +47,7 @@ EPILOGUES: dict[str, tuple[str, Function]] = {
     "gate": ("medium", lambda x, w, b, r: functional.silu(linear(x, w, b)) * r),
     "gelu with tanh": ("heavy", lambda x, w, b, r: gelu_tanh(linear(x, w, b))),
     "gelu and residual": ("heavy", lambda x, w, b, r: gelu_tanh(linear(x, w, b)) + r),
-    "batch norm": ("heavy", lambda x, w, b, r: linear(x, w, b) * (b + 1e-5).rsqrt() + b),
+    "batch norm": ("heavy", lambda x, w, b, r: linear(x, w, b) * (b * b + 1e-5).rsqrt() + b),
     "gelu's derivative": ("heavy", lambda x, w, b, r: torch.ops.aten.gelu_backward(linear(x, w, b), r)),
 }
 """Epilogues that are fused, and the class of each."""
