@@ -243,9 +243,9 @@ def _why_left(
         return "it indexes with 64 bits"
     moved = [node.read_writes for node in features.scheduler_nodes()]
     written = [dep for each in moved for dep in each.writes]
-    if "y" in tiling or features.is_reduction():
-        if any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written):
-            return ADDS
+    adds = any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written)
+    if adds and ("y" in tiling or features.is_reduction()):
+        return ADDS
     if "y" in tiling and any(V.graph.get_dtype(dep.name) in _LEAST_FP8 for dep in written):
         return WRITES_FLOAT8
     names = {dep.name for each in moved for dep in each.reads_and_writes() if isinstance(dep, MemoryDep)}
