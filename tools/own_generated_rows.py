@@ -42,13 +42,14 @@ def main() -> None:
 
 
 def faster_rows(over: Table, data: Iterable[Record]) -> list[Entry]:
-    """Return rows for the measured sizes at which the other table's rows lose."""
+    """Return rows for the measured sizes at which the other table's rows lose. A row with a note stays as it is."""
     index = Index([entry for entry in over.entries if entry.op in GENERATED])
     measured: defaultdict[Problem, list[Times]] = defaultdict(list)
     for record in data:
         measured[record.problem].append({timing.config: timing.ns for timing in record.timings if timing.ns})
     answered = ((problem, index.find(problem), times) for problem, times in sorted(measured.items()))
-    return [row for problem, entry, times in answered if entry is not None and (row := row_of(problem, entry, times))]
+    rows = (row_of(problem, entry, times) for problem, entry, times in answered if entry and not entry.note)
+    return [row for row in rows if row is not None]
 
 
 def row_of(problem: Problem, entry: Entry, times: Sequence[Times]) -> Entry | None:

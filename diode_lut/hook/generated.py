@@ -243,8 +243,8 @@ def _why_left(
         return "it indexes with 64 bits"
     moved = [node.read_writes for node in features.scheduler_nodes()]
     written = [dep for each in moved for dep in each.writes]
-    adds = any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written)
-    if adds and ("y" in tiling or features.is_reduction()):
+    is_flat = "y" not in tiling and not features.is_reduction()
+    if not is_flat and any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written):
         return ADDS
     if "y" in tiling and any(V.graph.get_dtype(dep.name) in _LEAST_FP8 for dep in written):
         return WRITES_FLOAT8
