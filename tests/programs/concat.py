@@ -6,6 +6,7 @@ parts of concatenations and library kernels the forward pass has.
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,23 @@ ROWS = [
 def main(directory: Path) -> dict[str, Any]:
     """What ran, and the error."""
     import torch
-    from torch._inductor.utils import fresh_cache, run_and_get_code
-
-    import diode_lut
 
     def function(x: Any, w: Any, v: Any, bias: Any, heads: Any) -> Any:
         wide = torch.cat([x @ w, torch.addmm(bias, x, v), x], 1)
         return torch.cat([wide @ wide.t(), x @ w], 1).relu(), torch.cat([torch.bmm(heads, heads), heads], -1)
+
+    errors, code = errors_and_code(function, [(40, 24), (24, 56), (24, 16), (16,), (2, 24, 24)], directory)
+    return {"errors": errors, "written": code.count("  # alias"), "library": code.count("extern_kernels.")}
+
+
+def errors_and_code(
+    function: Callable[..., Any], shapes: Sequence[tuple[int, ...]], directory: Path
+) -> tuple[list[float], str]:
+    """Return the relative errors of results and gradients with ROWS, and the code of the forward pass."""
+    import torch
+    from torch._inductor.utils import fresh_cache, run_and_get_code
+
+    import diode_lut
 
     def attempt(function: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [each.detach().requires_grad_() for each in tensors]
@@ -37,18 +48,13 @@ def main(directory: Path) -> dict[str, Any]:
         return [each.detach().cpu().double() for each in (*results, *gradients)]
 
     torch.manual_seed(0)
-    shapes = (40, 24), (24, 56), (24, 16), (16,), (2, 24, 24)
     tensors = [torch.randn(shape, device="cuda") for shape in shapes]
     table = directory / "rows.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": ROWS}), encoding="utf-8")
     with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
         results, codes = run_and_get_code(attempt, torch.compile(function), tensors)
     exact = attempt(function, [each.cpu().double() for each in tensors])
-    return {
-        "errors": [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)],
-        "written": codes[0].count("  # alias"),
-        "library": codes[0].count("extern_kernels."),
-    }
+    return [float((a - b).norm() / b.norm()) for a, b in zip(results, exact, strict=True)], codes[0]
 
 
 if __name__ == "__main__":
