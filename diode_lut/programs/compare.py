@@ -362,8 +362,8 @@ class Pace(NamedTuple):
 def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
     """Run everything, and tell how it goes. ComparisonEnded if a run fails. ProgramError if no table answers."""
     start = time.monotonic()
-    number_of_runs = f"{2 * plan.pairs}" if plan.pairs else f"at least {2 * _LEAST_PAIRS}"
-    tell(f"run 1 of {number_of_runs} begins; after it there is an estimate of how long they take")
+    limit = f"of {2 * plan.pairs}" if plan.pairs else f"of as many as fit into {_long(plan.budget_s)} (--budget)"
+    tell(f"run 1 {limit} begins; after it there is an estimate of how long they take")
     runs: dict[str, list[_OneRun]] = {kind: [] for kind in KINDS}
     look, at_once, pace = 0 if plan.pairs else 1, 1, Pace()
     with tempfile.TemporaryDirectory(prefix="diode-lut-kernels-", ignore_cleanup_errors=True) as kernels:

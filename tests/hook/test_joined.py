@@ -185,7 +185,7 @@ def test_others_stay_apart(rows: Rows, program: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("what", ["equal", "random", "written into"])
 def test_equal_words_are_not_always_equal_numbers(rows: Rows, what: str) -> None:
-    """What is random, or reads a tensor after something is written into it, is another A."""
+    """Two random A are not equal, nor are two that read a tensor before and after it is written into."""
     rows(row())
     found: list[Any] = []
 
