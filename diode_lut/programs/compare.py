@@ -30,7 +30,7 @@ from diode_lut.hardware import Hardware
 from diode_lut.probe import CLOSED, DONE, READY, VARIABLE
 from diode_lut.problem import GENERATED, OP_SIZES, SIZE_FIELDS, Problem
 from diode_lut.programs.costs import Cost, costs_in, largest
-from diode_lut.programs.run import Start, Streams, cold, named_gemms, nothing_asked, run_with_receipts, without_leaks
+from diode_lut.programs.run import Start, cold, named_gemms, nothing_asked, run_with_receipts, without_leaks
 from diode_lut.programs.times import (
     GEMMS_ERR,
     LEAST_GEMM_RUNS,
@@ -40,6 +40,7 @@ from diode_lut.programs.times import (
     Speedup,
     change_of,
     error_of,
+    gemm_name,
     graph_times,
     is_all_told,
     judged,
@@ -213,7 +214,8 @@ def losers(comparison: Comparison) -> Iterator[Loser]:
         ]
         for hit in (*device.hits, *decided):
             problem, source = hit.problem, sources.get(hit.digest)
-            if _traced(problem) not in lost or source is None:
+            name = str(problem) if problem.op in GENERATED else gemm_name(problem.sizes, problem.dtype)
+            if name not in lost or source is None:
                 continue
             path, entry = Path(source.path), None
             if source.tier == USER:
@@ -230,15 +232,6 @@ def losers(comparison: Comparison) -> Iterator[Loser]:
                     command = _set_command(own_table(hardware), problem, key, hardware)
                     found[hardware, problem] = Loser(problem, command, path.name)
     yield from found.values()
-
-
-def _traced(problem: Problem) -> str:
-    """Return the name of a problem in a trace."""
-    if problem.op in GENERATED:
-        return str(problem)
-    batch = f"{problem.b}x" if problem.b > 1 else ""
-    dtype = "float32" if problem.dtype == "tf32" else problem.dtype
-    return f"{batch}{problem.m}x{problem.n}x{problem.k} {dtype}"
 
 
 def _set_command(
@@ -305,12 +298,10 @@ class ComparisonPlan(NamedTuple):
     at_once: int = _MOST_AT_ONCE
 
 
-class ComparisonEnded(Exception):  # noqa: N818 (what ended is the program)
-    """A run failed or was interrupted, so the comparison ends. ``code`` is the exit code."""
+class ComparisonEnded(SystemExit):
+    """A run failed or was interrupted, so the comparison ends. Its argument is the exit code."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+    code: int
 
 
 class _OneRun(NamedTuple):
@@ -373,7 +364,7 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
             left, least = plan.budget_s - (begin - start), min(2, at_once)
             ends = pairs == plan.pairs if plan.pairs else pace.seconds(least, least) > left
             if pairs >= _LEAST_PAIRS and (ends or pairs == goal):
-                found, is_told = _judged(plan, {kind: each[:pairs] for kind, each in runs.items()}, look)
+                found, is_told = _judged(plan, runs, pairs, look)
                 if ends or is_told:
                     return found if is_told else found._replace(spent=begin - start)
                 look += 1
@@ -398,16 +389,25 @@ def compare(plan: ComparisonPlan, tell: Callable[[str], None]) -> Comparison:
                 runs[kind].append(run)
                 tell(f"run {number}, {kind} tables: {run}")
             if stopped:
-                return _stopped(plan, runs, look, stopped, tell)
+                pairs = min(map(len, runs.values()))
+                if pairs < _LEAST_PAIRS:
+                    few = f" ({counted(pairs, 'pair')} of runs finished, {_LEAST_PAIRS} are the least)" if pairs else ""
+                    tell(f"interrupted: nothing is compared{few}")
+                    raise ComparisonEnded(stopped)
+                tell(f"interrupted: the verdicts are from the {pairs} pairs of runs that were finished")
+                return _judged(plan, runs, pairs, look)[0]._replace(stopped=stopped)
             if count == 1 and not any(run.times or run.step_s for each in runs.values() for run in each):
-                return _judged(plan, runs, look)[0]
+                return _judged(plan, runs, 1, look)[0]
 
 
-def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: int) -> tuple[Comparison, bool]:
-    """Return the comparison of equally many runs of each kind, and whether more runs would say little more.
+def _judged(
+    plan: ComparisonPlan, made: Mapping[str, Sequence[_OneRun]], pairs: int, look: int
+) -> tuple[Comparison, bool]:
+    """Return the comparison of the first pairs of runs, and whether more runs would say little more.
 
     On a GPU, the times of kernels decide about more runs. A step includes time of the CPU, which may never settle.
     """
+    runs = {kind: made[kind][:pairs] for kind in KINDS}
     graphs = {kind: [run.times for run in runs[kind] if run.times] for kind in KINDS}
     if not all(run.times for each in runs.values() for run in each):
         graphs = {kind: [] for kind in KINDS}
@@ -416,8 +416,8 @@ def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: i
         "gemms": [[each.gemms_ns / 1e9 for each in graphs[kind]] for kind in KINDS],
         "step": [[run.step_s for run in runs[kind]] for kind in KINDS],
     }
-    pairs = {name: [(a, b) for a, b in zip(*each, strict=True) if a and b] for name, each in times.items()}
-    known = {name: each for name, each in pairs.items() if len(each) >= _LEAST_PAIRS}
+    both = {name: [(a, b) for a, b in zip(*each, strict=True) if a and b] for name, each in times.items()}
+    known = {name: each for name, each in both.items() if len(each) >= _LEAST_PAIRS}
     error = error_of(look, TIMES_ERR) / max(len(known), 1)
     changes = {name: change_of(*map(list, zip(*each, strict=True)), error=error) for name, each in known.items()}
     gemms, generated = judged(graphs[WITHOUT], graphs[WITH], error_of(look, GEMMS_ERR))
@@ -436,19 +436,6 @@ def _judged(plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: i
         compile_s=compile_s if all(compile_s.values()) else {},
     )
     return found, is_all_told(decisive, [*gemms, *generated])
-
-
-def _stopped(
-    plan: ComparisonPlan, runs: Mapping[str, Sequence[_OneRun]], look: int, code: int, tell: Callable[[str], None]
-) -> Comparison:
-    """Return the comparison of the pairs that were finished before a signal. ComparisonEnded if they are too few."""
-    pairs = min(map(len, runs.values()))
-    if pairs < _LEAST_PAIRS:
-        few = f" ({counted(pairs, 'pair')} of runs finished, {_LEAST_PAIRS} are the least)" if pairs else ""
-        tell(f"interrupted: nothing is compared{few}")
-        raise ComparisonEnded(code)
-    tell(f"interrupted: the verdicts are from the {pairs} pairs of runs that were finished")
-    return _judged(plan, {kind: each[:pairs] for kind, each in runs.items()}, look)[0]._replace(stopped=code)
 
 
 def expected(pace: Pace, plan: ComparisonPlan, at_once: int) -> str:
@@ -521,7 +508,7 @@ def _run(
             write_atomically(Path(name, CLOSED), b"%d" % os.getpid())
             environment = stack.enter_context(cold({**plan.environment, **_VARIABLES[kind], VARIABLE: name}))
             environment["TRITON_CACHE_DIR"] = str(kernels / kind)
-            starts.append(Start(environment, Streams(outputs[-1], outputs[-1])))
+            starts.append(Start(environment, outputs[-1], outputs[-1]))
 
         def give_turn(running: Sequence[bool]) -> None:
             """Let the next program go on when all others wait for their turns or are done."""

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import move, rmtree
 from types import FrameType
@@ -32,7 +32,6 @@ from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.receipts import (
     FREEZABLE,
-    Device,
     GeneratedKernel,
     Hit,
     Receipt,
@@ -77,16 +76,6 @@ class Ended(NamedTuple):
     is_cut: bool = False
 
 
-class Streams(NamedTuple):
-    """Where a program's output goes: files or descriptors, None for where ours goes."""
-
-    out: IO[bytes] | int | None = None
-    err: IO[bytes] | int | None = None
-
-
-INHERITED = Streams()  # the output goes where ours goes
-
-
 def armed(environment: Mapping[str, str], **variables: str) -> dict[str, str]:
     """Return the environment in which every Python process imports diode_lut, with more variables."""
     path = os.pathsep.join([STARTUP, *filter(None, [environment.get("PYTHONPATH")])])
@@ -102,15 +91,16 @@ def cold(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 class Start(NamedTuple):
-    """The environment of a program to start, and where its output goes."""
+    """The environment of a program to start, and where its output goes: to files or descriptors, or where ours goes."""
 
     environment: Mapping[str, str]
-    streams: Streams = INHERITED
+    out: IO[bytes] | int | None = None
+    err: IO[bytes] | int | None = None
 
 
-def run_program(command: Sequence[str], environment: Mapping[str, str], streams: Streams = INHERITED) -> Ended:
+def run_program(command: Sequence[str], environment: Mapping[str, str], out: int | None = None) -> Ended:
     """Run a program to its end, as ``run_at_once`` does."""
-    return run_at_once(command, [Start(environment, streams)])[0]
+    return run_at_once(command, [Start(environment, out)])[0]
 
 
 def run_at_once(
@@ -125,10 +115,18 @@ def run_at_once(
     time to end. The second kills them. After ``limit_s`` seconds they get SIGINT, as by Ctrl-C, and are killed if they
     do not end then. In this case the exit code is 0.
     """
-    programs = [_Running(start.environment, shares_terminal=os.isatty(0)) for start in starts]
+    programs = [_Running(start, shares_terminal=os.isatty(0)) for start in starts]
     begin = time.monotonic()
-    with _forwarding(programs):
-        processes = [program.start(command, start.streams) for program, start in zip(programs, starts, strict=True)]
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        for program in programs:
+            program.receive(number)
+
+    with ExitStack() as stack:
+        for each in _FORWARDED:
+            if signal.getsignal(each) is not signal.SIG_IGN:  # ignored signals stay ignored
+                stack.callback(signal.signal, each, signal.signal(each, receive))
+        processes = [program.start(command) for program in programs]
         seconds, running = [0.0] * len(processes), [True] * len(processes)
         while any(running) and (limit_s is None or time.monotonic() < begin + limit_s):
             if meanwhile is not None:
@@ -151,31 +149,14 @@ def run_at_once(
     return ended
 
 
-@contextmanager
-def _forwarding(programs: Sequence[_Running]) -> Iterator[None]:
-    """Pass signals on to all programs instead of ending with them. Ignored signals stay ignored."""
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        for program in programs:
-            program.receive(number)
-
-    handled = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [(number, signal.signal(number, receive)) for number in handled]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
 class _Running:
     """A running program, our signals meanwhile, and whether one of them came before its end."""
 
-    def __init__(self, environment: Mapping[str, str], *, shares_terminal: bool) -> None:
+    def __init__(self, start: Start, *, shares_terminal: bool) -> None:
         self.received: list[int] = []
         self.is_cut = False
         self._mark = os.urandom(8).hex()
-        self._environment = {**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"}
+        self._start = start
         self._shares_terminal = shares_terminal
         self._passed_on = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -187,14 +168,15 @@ class _Running:
         if self._process is not None:
             self._pass_on(number)
 
-    def start(self, command: Sequence[str], streams: Streams) -> subprocess.Popen[bytes]:
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start the program, and pass on earlier signals."""
+        environment, out, err = self._start
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own program
                 command,
-                env=self._environment,
-                stdout=streams.out,
-                stderr=streams.err,
+                env={**environment, _MARKS: f"{environment.get(_MARKS, '')} {self._mark}"},
+                stdout=out,
+                stderr=err,
                 start_new_session=not self._shares_terminal,
             )
         except OSError as error:
@@ -319,11 +301,10 @@ def run_with_receipts(
     """
     parent = Path(tempfile.mkdtemp(prefix="diode-lut-"))
     try:
-        for number in range(len(starts)):
-            Path(parent, f"{number}").mkdir()
         # One file for each process: what two that are started one after the other asked is in both.
         ours = []
         for number, start in enumerate(starts):
+            Path(parent, f"{number}").mkdir()
             variables = {"DIODE_LUT_RECEIPT": str(parent / f"{number}" / "%p.json"), AFTER_RUN: after_run}
             ours.append(start._replace(environment=armed(start.environment, **variables)))
         runs = []
@@ -448,27 +429,21 @@ def savings(receipt: Receipt) -> tuple[float, float, Counter[str]]:
             with suppress(DiodeLutError):  # the receipt outlives its tables, and their files may have changed
                 opened = source_of(open_file(Path(source.path)), hardware)
                 sources[opened.digest] = opened
-        for hit, count in _executed(device):
+        fused = Counter[Problem]()  # a GEMM with a fused epilogue has a question without epilogue as well
+        for hit, asked in device.hits.items():
+            if hit.problem.epilogue != NO_EPILOGUE:
+                fused[hit.problem.alone] += asked
+        for hit, asked in device.hits.items():
+            instead = min(asked, fused[hit.problem]) if hit.problem.epilogue == NO_EPILOGUE else 0
+            fused[hit.problem] -= instead
             ns, how = _saved_ns(hit, sources.get(hit.digest), hardware)
+            count = asked - instead
             saved, lost = saved + count * max(ns, 0.0), lost + count * max(-ns, 0.0)
             calls[how] += count
     for loss in losses(receipt):
         lost += loss.nanoseconds or 0.0
         calls[UNKNOWN if loss.nanoseconds is None else EXPECTED] += loss.calls
     return saved, lost, calls
-
-
-def _executed(device: Device) -> Iterator[tuple[Hit, int]]:
-    """Yield the answers that run. A GEMM with a fused epilogue has a question without epilogue as well."""
-    fused = Counter[Problem]()
-    for hit, calls in device.hits.items():
-        if hit.problem.epilogue != NO_EPILOGUE:
-            fused[hit.problem.alone] += calls
-    for hit, calls in device.hits.items():
-        instead = min(calls, fused[hit.problem]) if hit.problem.epilogue == NO_EPILOGUE else 0
-        fused[hit.problem] -= instead
-        if calls > instead:
-            yield hit, calls - instead
 
 
 def _saved_ns(hit: Hit, source: Source | None, hardware: Hardware) -> tuple[float, str]:

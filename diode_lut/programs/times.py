@@ -217,8 +217,14 @@ def name_of(gemm: Event) -> str:
             m = result // int(columns) if rows == "?" else int(rows)
             n = result // m if columns == "?" else int(columns)
             batch, k = result // (m * n), int(steps)
-        return f"{f'{batch}x' if batch > 1 else ''}{m}x{n}x{k} {types[0]}"
+        return gemm_name((batch, m, n, k), types[0])
     return name
+
+
+def gemm_name(sizes: Sequence[int], dtype: str) -> str:
+    """Return the name of a GEMM in a trace: ``8x256x384 float32`` for M, N and K, with a batch above 1 in front."""
+    batch, *others = sizes
+    return f"{'x'.join(map(str, sizes if batch > 1 else others))} {'float32' if dtype == 'tf32' else dtype}"
 
 
 def unpadded(runs: Sequence[Mapping[str, GemmTime]]) -> dict[str, str]:

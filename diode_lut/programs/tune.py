@@ -195,7 +195,7 @@ class _Tuning(NamedTuple):
         """Run one of our commands with its output on standard error, and return its exit code."""
         command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
         environment = run.armed({**self.order.environment, **variables}, DIODE_LUT_STRICT="0")
-        ended = run.run_program(command, environment, run.Streams(out=2))
+        ended = run.run_program(command, environment, out=2)
         return ended.code or (INTERRUPTED if ended.signal else 0)
 
     def run(self, **variables: str) -> run.ProgramRun:
@@ -253,15 +253,13 @@ def _measured(table: Path, missed: set[Problem]) -> Iterator[str]:
     """Yield the time that the table saves on earlier misses, as each was measured alone."""
     records = (record for path in sorted(timings_of(table).glob("*.msgpack")) for record in read_dataset(path))
     cases = [case for case in evaluate(TableSource(read_table(table)), records).cases if case.problem in missed]
-    kernels = [case for case in cases if case.problem.op in GENERATED]
-    joined = [case for case in cases if case.problem.op in JOINED]
+    kinds = ("group of matmuls", DEFAULT, JOINED), ("generated kernel", DEFAULT, GENERATED)
     gemms = [case for case in cases if case.problem.op not in (*GENERATED, *JOINED)]
-    if gemms or not (kernels or joined):
+    if gemms or not cases:
         yield from _saved(table, gemms, "missed GEMM", ATEN)
-    if joined:
-        yield from _saved(table, joined, "group of matmuls", DEFAULT)
-    if kernels:
-        yield from _saved(table, kernels, "generated kernel", DEFAULT)
+    for what, first, ops in kinds:
+        if some := [case for case in cases if case.problem.op in ops]:
+            yield from _saved(table, some, what, first)
 
 
 def _saved(table: Path, cases: Sequence[Case], what: str, first: Config) -> Iterator[str]:
