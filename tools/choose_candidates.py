@@ -18,7 +18,7 @@ import orjson
 
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.files import write_atomically
-from diode_lut.measure.search_space import PATH, of_two_bytes, read_default_search_space
+from diode_lut.measure.tasks import PATH, of_two_bytes, read_default_search_space
 from diode_lut.problem import ATTENTION, BATCHED, ITEMSIZES
 from diode_lut.templates.config import Config
 

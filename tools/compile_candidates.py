@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from diode_lut.compile_check import Trial, compiled, each_in_a_process
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.measure.search_space import candidates as of_problem
+from diode_lut.measure.tasks import candidates as of_problem
 from diode_lut.problem import ITEMSIZES, Problem
 from diode_lut.templates.config import Config
 from diode_lut.templates.template import SomeProblems

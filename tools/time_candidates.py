@@ -32,14 +32,11 @@ from diode_lut.problem import Problem
 from diode_lut.settings import DEVICE, MODEL, SAME_ARCH
 from diode_lut.templates.config import ATEN, Config, pad_multiple
 
-CLOSE = 1.15
-"""The largest expected time of a model's config that is timed, over that of its first."""
+CLOSE = 1.15  # the largest expected time of a model's config that is timed, over that of its first
 
-OF_EACH_WAY = 2
-"""Number of configs of each model that are timed with and without padding, where Inductor may pad."""
+OF_EACH_WAY = 2  # number of configs of each model that are timed with and without padding, where Inductor may pad
 
-NEAREST, BEST = 2, 2
-"""Numbers of measured problems, and of the best configs of each."""
+NEAREST, BEST = 2, 2  # numbers of measured problems, and of the best configs of each
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch._higher_order_ops.flex_attention import create_fw_bw_graph
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from diode_lut.errors import CollectError
 from diode_lut.hook.problems import TORCH_DTYPES
+from diode_lut.measure.gemm import enough_memory
 from diode_lut.problem import Modifications, Problem
 
 WINDOW = 1024  # number of keys seen by a query of a sliding window, itself included
@@ -38,18 +38,6 @@ SCORE_MODS: dict[str, Modification] = {
     "computed": lambda score, b, h, m, n: torch.tanh(score / _SOFT_CAP) * _SOFT_CAP,
     "captured": lambda score, b, h, m, n, captured: score + captured[h],
 }
-
-
-def captured_by(problem: Problem, device: str) -> dict[str, torch.Tensor]:
-    """Return the tensors read by the mask and by the modification of scores, under ``mask`` and ``score``."""
-    modifications, found = Modifications.of(problem.variant), {}
-    if modifications.mask == "captured":
-        length = max(problem.m, problem.n)
-        documents = torch.arange(length, dtype=torch.int32, device=device) * min(_DOCUMENTS, length) // length
-        found["mask"] = documents.to(torch.int32)
-    if modifications.score == "captured":
-        found["score"] = torch.randn(problem.h, device=device)
-    return found
 
 
 def with_captured(modification: Modification, captured: torch.Tensor | None) -> Modification:
@@ -169,25 +157,28 @@ def attention(problem: Problem, parts: Sequence[Any], *operands: torch.Tensor) -
     return tuple(gradients[:3])
 
 
+@enough_memory()
 def make_attention(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Return the problem's function, which can be pickled, and operands. CollectError if they do not fit in memory."""
-    modifications = Modifications.of(problem.variant)
-    try:
-        captured = captured_by(problem, device)
-        if modifications.mask == "full":
-            ones = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
-            lengths, size = (problem.m, problem.n), _NO_MASK_BLOCK
-            zeros = torch.zeros_like(ones)[None]
-            block_mask = BlockMask.from_kv_blocks(ones, zeros, BLOCK_SIZE=size, seq_lengths=lengths)
-        else:
-            mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
-            block_mask = create_block_mask(mask, None, None, problem.m, problem.n, device=device)
-        *parts, _ = block_mask.as_tuple()
-        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-        shape = tuple(torch.Tensor if isinstance(part, torch.Tensor) else part for part in parts)
-        inputs = _inputs(problem, captured, device)
-    except RuntimeError as error:
-        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+    modifications, captured = Modifications.of(problem.variant), {}
+    if modifications.mask == "captured":
+        length = max(problem.m, problem.n)
+        documents = torch.arange(length, dtype=torch.int32, device=device) * min(_DOCUMENTS, length) // length
+        captured["mask"] = documents.to(torch.int32)
+    if modifications.score == "captured":
+        captured["score"] = torch.randn(problem.h, device=device)
+    if modifications.mask == "full":
+        ones = torch.ones(1, 1, 1, dtype=torch.int32, device=device)
+        lengths, size = (problem.m, problem.n), _NO_MASK_BLOCK
+        zeros = torch.zeros_like(ones)[None]
+        block_mask = BlockMask.from_kv_blocks(ones, zeros, BLOCK_SIZE=size, seq_lengths=lengths)
+    else:
+        mask = with_captured(MASK_MODS[modifications.mask], captured.get("mask"))
+        block_mask = create_block_mask(mask, None, None, problem.m, problem.n, device=device)
+    *parts, _ = block_mask.as_tuple()
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    shape = tuple(torch.Tensor if isinstance(part, torch.Tensor) else part for part in parts)
+    inputs = _inputs(problem, captured, device)
     return partial(attention, problem, shape), (*inputs, *captured.values(), *tensors)
 
 

@@ -87,20 +87,6 @@ def autotune(
     not compile or run.
     """
     observer = _Observer()
-    try:
-        with _max_autotune(search_space, freeze), observer.attached(), torch.no_grad():
-            torch.compile(function, fullgraph=True, dynamic=False)(*arguments)
-            if arguments[0].is_cuda:
-                torch.cuda.synchronize()
-    except Exception as error:
-        let_pass(error)
-        lines = str(error).strip().splitlines() or [""]
-        raise CollectError(f"does not compile or run: {type(error).__name__}: {lines[0]}") from error
-    return observer.rounds
-
-
-@contextmanager
-def _max_autotune(search_space: str, freeze: bool) -> Iterator[None]:
     settings = {
         "max_autotune": True,
         "max_autotune_gemm": True,
@@ -113,19 +99,28 @@ def _max_autotune(search_space: str, freeze: bool) -> Iterator[None]:
         "autotune_num_choices_displayed": 0,
         "max_autotune_report_choices_stats": False,
     }
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        for logger in map(logging.getLogger, _NOISY_LOGGERS):
-            stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.CRITICAL)
-        # fresh_cache itself leaves its directory behind after Ctrl-C.
-        directory = tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True)
-        stack.enter_context(fresh_cache(dir=stack.enter_context(directory), delete=False))
-        stack.enter_context(inductor_config.patch(settings))
-        torch._dynamo.reset()
-        stack.callback(torch._dynamo.reset)
-        yield
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            for logger in map(logging.getLogger, _NOISY_LOGGERS):
+                stack.callback(logger.setLevel, logger.level)
+                logger.setLevel(logging.CRITICAL)
+            # fresh_cache itself leaves its directory behind after Ctrl-C.
+            directory = tempfile.TemporaryDirectory(prefix="diode-lut-", ignore_cleanup_errors=True)
+            stack.enter_context(fresh_cache(dir=stack.enter_context(directory), delete=False))
+            stack.enter_context(inductor_config.patch(settings))
+            torch._dynamo.reset()
+            stack.callback(torch._dynamo.reset)
+            with observer.attached(), torch.no_grad():
+                torch.compile(function, fullgraph=True, dynamic=False)(*arguments)
+                if arguments[0].is_cuda:
+                    torch.cuda.synchronize()
+    except Exception as error:
+        let_pass(error)
+        lines = str(error).strip().splitlines() or [""]
+        raise CollectError(f"does not compile or run: {type(error).__name__}: {lines[0]}") from error
+    return observer.rounds
 
 
 class _Observer:

@@ -27,7 +27,6 @@ from diode_lut.errors import CollectError, DeviceLostError, install_command, pri
 from diode_lut.hardware import slug
 from diode_lut.measure import MEASURERS, METHODS
 from diode_lut.measure.problems import RecordedKernel
-from diode_lut.measure.search_space import finalists
 from diode_lut.measure.tasks import (
     Crash,
     Family,
@@ -37,6 +36,7 @@ from diode_lut.measure.tasks import (
     Task,
     Watch,
     difference,
+    finalists,
     find_setup,
     make_shards,
     measure_tasks,

@@ -123,16 +123,23 @@ def function_of(problem: Problem) -> Callable[..., torch.Tensor]:
     return partial(torch._scaled_mm, out_dtype=TORCH_DTYPES[scaling.result], use_fast_accum=scaling.fast)
 
 
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Let CollectError say that tensors do not fit in memory. A decorator, too."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+
+
+@enough_memory()
 def make_operands(problem: Problem, device: str) -> tuple[torch.Tensor, ...]:
     """Return random tensors as in ``tensors_of``, A and B with exactly the problem's layout and alignment.
 
     Numbers are normally distributed, but uniformly over all 8-bit integers for int_mm, and from 0.5 to 1.5 for scales.
     The bias of a row is as in ``nn.Linear``. CollectError if they do not fit in memory.
     """
-    try:
-        return tuple(_tensor(problem, part, device) for part in tensors_of(problem, *problem.sizes))
-    except RuntimeError as error:
-        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+    return tuple(_tensor(problem, part, device) for part in tensors_of(problem, *problem.sizes))
 
 
 def _tensor(problem: Problem, part: Part, device: str) -> torch.Tensor:
@@ -353,28 +360,23 @@ def grouped_mm(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Te
     return torch._grouped_mm(a, b, ends)
 
 
+@enough_memory()
 def make_grouped(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Return the problem's function, and normally distributed operands. CollectError if they do not fit in memory."""
     _, letter_b = letters(problem.layout)
     b, m, n, k = problem.sizes
     options: dict[str, Any] = {"dtype": TORCH_DTYPES[problem.dtype], "device": device}
-    try:
-        a = torch.randn(m, k, **options)
-        experts = torch.randn(b, *((k, n) if letter_b == "n" else (n, k)), **options)
-    except RuntimeError as error:
-        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
-    ends = torch.tensor(ends_of_groups(m, b), dtype=torch.int32, device=device)
-    return grouped_mm, (a, experts if letter_b == "n" else experts.transpose(1, 2), ends)
+    a = torch.randn(m, k, **options)
+    experts = torch.randn(b, *((k, n) if letter_b == "n" else (n, k)), **options)
+    # Groups have from 0.5 to 1.5 times the average number of rows.
+    shares = [0.5 + number * _STEP % 1 for number in range(b)]
+    scale = m / sum(shares)
+    ends = [round(scale * sum(shares[: number + 1])) for number in range(b)]
+    columns = experts if letter_b == "n" else experts.transpose(1, 2)
+    return grouped_mm, (a, columns, torch.tensor(ends, dtype=torch.int32, device=device))
 
 
 _STEP = (math.sqrt(5) - 1) / 2  # the fractional parts of its multiples are spread evenly, whatever their number
-
-
-def ends_of_groups(rows: int, groups: int) -> list[int]:
-    """Return the end of each group of rows. Groups have from 0.5 to 1.5 times the average number of rows."""
-    shares = [0.5 + number * _STEP % 1 for number in range(groups)]
-    scale = rows / sum(shares)
-    return [round(scale * sum(shares[: number + 1])) for number in range(groups)]
 
 
 def columns_of(problem: Problem) -> list[int]:
@@ -419,6 +421,7 @@ def reads_another(variant: str) -> bool:
     return variant in ("add", *GATED)
 
 
+@enough_memory()
 def make_together(problem: Problem, device: str) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
     """Return the function of matmuls in one kernel, and packed operands with products of about 1, or CollectError."""
     letter_a, letter_b = letters(problem.layout)
@@ -430,18 +433,15 @@ def make_together(problem: Problem, device: str) -> tuple[Callable[..., Any], tu
     def drawn(rows: int, columns: int, letter: str) -> torch.Tensor:
         return torch.randn(rows, columns, **options) if letter == "n" else torch.randn(columns, rows, **options).t()
 
-    try:
-        a = drawn(problem.m, problem.k, letter_a)
-        columns = [problem.n] if problem.op in FUSED else columns_of(problem)
-        bs = [drawn(problem.k, each, letter_b).mul_(problem.k**-0.5) for each in columns]
-        rows = problem.m if reads_another(problem.variant) else 1
-        others = [drawn(rows, problem.n, "n").squeeze(0)] if problem.op in FUSED else []
-        if scaled:
-            a, *bs = (each.to(TORCH_DTYPES[problem.dtype]) for each in (a, *bs))
-            sizes = [(problem.m, 1), *((1, each) for each in columns)]
-            others = [torch.rand(size, dtype=torch.float32, device=device) + 0.5 for size in sizes]
-    except RuntimeError as error:
-        raise CollectError(f"no operands of this size: {str(error).splitlines()[0]}") from error
+    a = drawn(problem.m, problem.k, letter_a)
+    columns = [problem.n] if problem.op in FUSED else columns_of(problem)
+    bs = [drawn(problem.k, each, letter_b).mul_(problem.k**-0.5) for each in columns]
+    rows = problem.m if reads_another(problem.variant) else 1
+    others = [drawn(rows, problem.n, "n").squeeze(0)] if problem.op in FUSED else []
+    if scaled:
+        a, *bs = (each.to(TORCH_DTYPES[problem.dtype]) for each in (a, *bs))
+        sizes = [(problem.m, 1), *((1, each) for each in columns)]
+        others = [torch.rand(size, dtype=torch.float32, device=device) + 0.5 for size in sizes]
     return partial(fused_mm if problem.op in FUSED else joined_mm, problem.variant), (a, *bs, *others)
 
 

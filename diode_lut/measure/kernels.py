@@ -224,7 +224,9 @@ class Padding:
     @cached_property
     def library(self) -> Compiled:
         """The whole matmul by the library, as Inductor compiles it after its pass ``pad_mm``."""
-        return Compiled(self._multiplied, self._like, self._device)
+        pad_and_multiply = getattr(pad_mm, f"pad_{self.problem.op}")
+        m, n, k = self._added
+        return Compiled(lambda *operands: [pad_and_multiply(*operands, m, k, n)], self._like, self._device)
 
     @cached_property
     def out(self) -> torch.Tensor:
@@ -267,10 +269,6 @@ class Padding:
         copies.append(pad_mm.pad_mat1(a, m_padded_length=m, k_padded_length=k, is_bmm=batched))
         copies.append(pad_mm.pad_mat2(b, k_padded_length=k, n_padded_length=n, is_bmm=batched))
         return [copy for copy, copied in zip(copies, self._is_copied, strict=True) if copied]
-
-    def _multiplied(self, *operands: torch.Tensor) -> list[torch.Tensor]:
-        m, n, k = self._added
-        return [getattr(pad_mm, f"pad_{self.problem.op}")(*operands, m, k, n)]
 
 
 @dataclass(frozen=True)

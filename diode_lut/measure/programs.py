@@ -37,7 +37,7 @@ from diode_lut.problem import JOINED_SCALINGS, NO_VARIANT, SCALED, Problem
 from diode_lut.templates.config import ATEN, Config
 
 COMPILE_LIMIT_S = 120.0  # maximum time for compiling a kernel, in seconds
-_LOADING = 16  # Number of programs loaded at the same time. Each waits for Inductor's compile workers
+_LOADERS = ThreadPoolExecutor(16, "diode_lut load")  # of programs, each of which waits for Inductor's compile workers
 Operands = Sequence[torch.Tensor]  # the tensors of a function, such as the bias, if the op has one, A and B
 
 
@@ -78,7 +78,7 @@ class Program(Runnable):
             except Exception as error:
                 let_pass(error)
                 code.set_exception(error)
-        self._loading = _loaders().submit(lambda: PyCodeCache.load(code.result()))
+        self._loading = _LOADERS.submit(lambda: PyCodeCache.load(code.result()))
 
     @property
     def is_compiled(self) -> bool:
@@ -156,11 +156,6 @@ class WithWork(Runnable):
 def _generators() -> SubprocPool:
     """Return processes for generating code. Inductor's compile workers cannot if they have no CUDA context."""
     return SubprocPool(get_compile_threads() // 2, kind=SubprocKind.SPAWN)
-
-
-@cache
-def _loaders() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_LOADING, thread_name_prefix="diode_lut load")
 
 
 def generate(

@@ -15,12 +15,10 @@ from diode_lut.errors import CollectError
 from diode_lut.hardware import detect_hardware
 from diode_lut.measure import gemm
 from diode_lut.measure.attention import AttentionCheck, make_attention
-from diode_lut.measure.generated import measure_kernel
 from diode_lut.measure.kernels import Kernel, Lowering, PaddedKernel, Padding, lowering
 from diode_lut.measure.programs import COMPILE_LIMIT_S, FastestOf, Program, Runnable, WithWork, generate
-from diode_lut.measure.search_space import apart, candidates, padded_candidates
-from diode_lut.measure.tasks import Outcome, Task, Watch
-from diode_lut.measure.timing import Bench, Launch, medians, time_all
+from diode_lut.measure.tasks import Outcome, Task, Watch, apart, candidates, padded_candidates
+from diode_lut.measure.timing import Bench, Launch, measure_kernel, medians, time_all
 from diode_lut.problem import ATTENTION, FUSED, GROUPED, NO_EPILOGUE, TOGETHER, Problem
 from diode_lut.templates.config import ATEN, DEFAULT, Config, padded
 
@@ -274,18 +272,14 @@ def _timed(
     return Record(problem, (*timings, *failures), stage)
 
 
-class _Measured(NamedTuple):
-    """How an op is measured: ``make`` its function and operands on a device, and ``check`` its results."""
-
-    make: Callable[[Problem, str], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
-    check: Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | gemm.GroupedMmCheck | gemm.TogetherCheck]
-
-
-_OPS = {
-    **dict.fromkeys(ATTENTION, _Measured(make_attention, AttentionCheck)),
-    **dict.fromkeys(GROUPED, _Measured(gemm.make_grouped, gemm.GroupedMmCheck)),
-    **dict.fromkeys(TOGETHER, _Measured(gemm.make_together, gemm.TogetherCheck)),
+_Make = Callable[[Problem, str], tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]
+_Check = Callable[[Problem, Sequence[torch.Tensor]], AttentionCheck | gemm.TogetherCheck]
+_OPS: dict[str, tuple[_Make, _Check]] = {
+    **dict.fromkeys(ATTENTION, (make_attention, AttentionCheck)),
+    **dict.fromkeys(GROUPED, (gemm.make_grouped, gemm.GroupedMmCheck)),
+    **dict.fromkeys(TOGETHER, (gemm.make_together, gemm.TogetherCheck)),
 }
+"""How an op is measured: what makes its function and operands on a device, and what checks its results."""
 
 COMPILED = tuple(_OPS)  # the ops with a program for each problem and config
 _COMPILING_PROGRAMS = 3  # Maximum number of problems of COMPILED compiled at the same time. Each has dozens of configs
@@ -307,7 +301,8 @@ def _measure_compiled(
 
 
 def _prepare_compiled(task: Task, device: torch.device) -> Prepared:
-    function, operands = _OPS[task.problem.op].make(task.problem, "meta")
+    make, _ = _OPS[task.problem.op]
+    function, operands = make(task.problem, "meta")
     shapes = [(tuple(each.shape), each.stride(), each.dtype) for each in operands]
     kernels: dict[Config, Runnable] = {}
     code = partial(generate_code, function, task.problem.dtype, shapes, device)
@@ -345,8 +340,9 @@ def generate_code(
 def _time_compiled(prepared: Prepared, device: str, watch: Watch, bench: Bench, stage: str) -> Record:
     problem = prepared.task.problem
     with gemm.matmul_precision(problem.dtype):
-        _, operands = _OPS[problem.op].make(problem, device)
-        check = _OPS[problem.op].check(problem, operands)
+        make, make_check = _OPS[problem.op]
+        _, operands = make(problem, device)
+        check = make_check(problem, operands)
 
         def bind(program: Any) -> Launch:
             if not isinstance(program, FastestOf):

@@ -52,11 +52,9 @@ from diode_lut.templates.config import (
     padded,
 )
 
-MAX_NEURONS = 256
-"""Maximum neurons of a hidden layer in a weights file."""
+MAX_NEURONS = 256  # maximum neurons of a hidden layer in a weights file
 
-MAX_WEIGHT = 1000
-"""Maximum magnitude of a weight in a weights file. Up to this magnitude nothing overflows."""
+MAX_WEIGHT = 1000  # Maximum magnitude of a weight in a weights file. Up to this magnitude nothing overflows
 
 _BITS = 26
 """Bits of a row's sum of magnitudes in a rounded matrix, and of the largest input. The 53rd bit is for rounding up."""
@@ -159,8 +157,7 @@ PADDING_FEATURES = (
     *("a_copied", "b_copied", "bias", "a_transposed", "b_transposed", "bfloat16"),
 )
 
-OVER = "the best with padding over the best without"
-"""The measure of the regression's times, named in weights files."""
+OVER = "the best with padding over the best without"  # the measure of the regression's times, named in weights files
 
 _LEAST_TILES, _TILE = 132, 128
 """The least number of tiles in PADDING_FEATURES, and their rows and columns: with fewer, processors are idle."""
@@ -168,11 +165,9 @@ _LEAST_TILES, _TILE = 132, 128
 _FLOPS, _BYTES, _START = 7e14, 2.8e12, 3e-6
 """Operations and bytes of a GEMM per second, and seconds that each takes longer, roughly those of an H100."""
 
-_COPIED_BYTES, _COPY_START = 2.5e12, 1.5e-6
-"""Bytes of copies per second, and seconds that each takes longer."""
+_COPIED_BYTES, _COPY_START = 2.5e12, 1.5e-6  # bytes of copies per second, and seconds that each takes longer
 
-_MAX_DEVIATIONS = 3.0
-"""Cap on the distance of a feature from its mean, in standard deviations."""
+_MAX_DEVIATIONS = 3.0  # cap on the distance of a feature from its mean, in standard deviations
 
 _PADDING_DIGITS = 4
 """Probabilities are rounded to this number of digits after the point, to be the same on every machine."""
@@ -256,14 +251,12 @@ def terms_of(features: Sequence[float]) -> list[float]:
     return [1.0, *features, *(one * other for one, other in combinations_with_replacement(features, 2))]
 
 
-MAX_RANKED = 32
-"""Maximum number of configs in a ranking, for Inductor to choose from."""
+MAX_RANKED = 32  # maximum number of configs in a ranking, for Inductor to choose from
 
 GOOD = 0.05
 """A first config is good if it is slower than the best by at most this fraction. Confidence is the chance of it."""
 
-MAX_LEAD = 0.5
-"""Cap on the lead of a first choice: the distance of its score from the second."""
+MAX_LEAD = 0.5  # cap on the lead of a first choice: the distance of its score from the second
 
 _DIGITS = 4
 """Scores are rounded to this number of digits after the point. Of equal scores, the first candidate counts as faster.
@@ -316,8 +309,7 @@ class Calibration(NamedTuple):
         return self.confidences[place] if place < len(self.confidences) else 0.0
 
 
-NEVER = Calibration(0.0, (), ())
-"""The calibration without confidence."""
+NEVER = Calibration(0.0, (), ())  # the calibration without confidence
 
 
 class Model:

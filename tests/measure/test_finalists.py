@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from diode_lut.dataset import Record, Timing
 from diode_lut.hardware import Hardware
-from diode_lut.measure.search_space import finalists
-from diode_lut.measure.tasks import Task
+from diode_lut.measure.tasks import Task, finalists
 from diode_lut.problem import Problem
 from diode_lut.templates.config import ATEN, Config
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diode_lut.dataset import read_dataset
 from diode_lut.hardware import Hardware
-from diode_lut.measure.search_space import (
+from diode_lut.measure.tasks import (
     apart,
     candidates,
     in_default_search_space,

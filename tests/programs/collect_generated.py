@@ -27,7 +27,7 @@ def main(directory: Path) -> dict[str, Any]:
 
     import diode_lut
     from diode_lut.build import build
-    from diode_lut.contribute.verify import comparable, verify
+    from diode_lut.contribute.judge import comparable, verify
     from diode_lut.dataset import read_dataset
     from diode_lut.hook.patches import install_recording
     from diode_lut.measure.collector import InProcess, collect

@@ -47,10 +47,9 @@ class Event:
 def main(directory: Path) -> dict[str, Any]:
     """For each problem and stage, its configs with their times or the reasons of their failures."""
     from diode_lut.dataset import DatasetWriter, Record, read_dataset
-    from diode_lut.measure.search_space import finalists
     from diode_lut.measure.stages import final as measure_final
     from diode_lut.measure.stages import sweep as measure_sweep
-    from diode_lut.measure.tasks import Crash, Outcome, Task, Watch, find_setup
+    from diode_lut.measure.tasks import Crash, Outcome, Task, Watch, finalists, find_setup
     from diode_lut.problem import EPILOGUES, Problem
     from diode_lut.templates.config import ATEN, PADDED_OPS, Config, pad_multiple
 

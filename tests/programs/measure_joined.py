@@ -30,10 +30,9 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
     from diode_lut.hardware import detect_hardware
     from diode_lut.measure.gemm import TogetherCheck, make_together
     from diode_lut.measure.programs import FastestOf, Program
-    from diode_lut.measure.search_space import apart as on_their_own
-    from diode_lut.measure.search_space import candidates
     from diode_lut.measure.stages import _prepare_compiled
-    from diode_lut.measure.tasks import Task
+    from diode_lut.measure.tasks import Task, candidates
+    from diode_lut.measure.tasks import apart as on_their_own
     from diode_lut.problem import FUSED, Problem
     from diode_lut.templates.config import DEFAULT
 
