@@ -18,7 +18,7 @@ from diode_lut import config, doctor, errors
 from diode_lut.cli import main
 from diode_lut.cli.arguments import Typed
 from diode_lut.cli.programs import command_line
-from diode_lut.contribute.review import review
+from diode_lut.contribute.judge import review
 from diode_lut.decide.catalog import open_table
 from diode_lut.errors import DiodeLutError, as_command, install_command
 from diode_lut.model.weights import write_model
@@ -259,7 +259,7 @@ def paste_installs(name: str, patch: pytest.MonkeyPatch, _log: pytest.LogCapture
 
 
 PASTED: dict[str, Paste] = {
-    "contribute/review.py": paste_signatures,
+    "contribute/judge.py": paste_signatures,
     "cli/evaluate.py": paste_evaluates,
     "cli/git.py": paste_resolves,
     "cli/programs.py": paste_programs,

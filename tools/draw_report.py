@@ -13,7 +13,7 @@ from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from diode_lut.contribute.review import datasets_beside
+from diode_lut.contribute.judge import datasets_beside
 from diode_lut.table import read_table
 
 ROOT = Path(__file__).parent.parent

@@ -21,8 +21,7 @@ from pathlib import Path
 from bench_adopt import swap
 
 from diode_lut.build.measurements import combined, measurements_of
-from diode_lut.contribute.review import datasets_beside
-from diode_lut.contribute.verify import SAMPLE, Drift, Problems, RemeasuredRow, comparable, sample_of
+from diode_lut.contribute.judge import SAMPLE, Drift, Problems, RemeasuredRow, comparable, datasets_beside, sample_of
 from diode_lut.dataset import Dataset, Record, read_dataset
 from diode_lut.problem import NO_EPILOGUE, Problem
 from diode_lut.table import Candidate, Table, read_table

@@ -35,7 +35,7 @@ from diode_lut.settings import config
 
 if TYPE_CHECKING:
     from diode_lut.build import BuildResult
-    from diode_lut.contribute.verify import Drift
+    from diode_lut.contribute.judge import Drift
     from diode_lut.problem import Problem
     from diode_lut.table import Table
     from diode_lut.templates.config import Config
@@ -412,8 +412,7 @@ def verify_command(
     interrupt_on_signals()  # so that a killed run removes its temporary files
     import orjson
 
-    from diode_lut.contribute.review import datasets_beside
-    from diode_lut.contribute.verify import comparable, sample_of, verify
+    from diode_lut.contribute.judge import comparable, datasets_beside, sample_of, verify
     from diode_lut.files import write_atomically
 
     found = detect_hardware(device)

@@ -267,7 +267,7 @@ def report_command(
 
 def _say_missing(table: Table, datasets: Sequence[Dataset]) -> int:
     """Print and count the datasets that the table was built from and that are not given, if some of them are."""
-    from diode_lut.contribute.review import datasets_beside
+    from diode_lut.contribute.judge import datasets_beside
     from diode_lut.decide.sources import shown
 
     given = {f"sha256:{dataset.digest}" for dataset in datasets}

@@ -197,7 +197,7 @@ def check_table(
     if not compiling and not contribution:
         return errors
     from diode_lut.compile_check import check_compiling
-    from diode_lut.contribute.review import review
+    from diode_lut.contribute.judge import review
 
     with output.progress_bars() as progress, suppress(TableError):
         if contribution:
@@ -223,7 +223,7 @@ def _stale_gains(file: arguments.Typed, data: bytes, inputs: tuple[arguments.Typ
     kept = map(arguments.Typed, sorted(timings_of(file.path).glob("*.msgpack")))
     datasets = arguments.read_datasets_for(table, inputs or kept)
     if datasets:
-        from diode_lut.contribute.review import stale_gains
+        from diode_lut.contribute.judge import stale_gains
 
         faults += stale_gains(table, datasets)
     return located(file.path, data, faults)

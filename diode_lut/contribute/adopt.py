@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from diode_lut.build import BuildResult, build
-from diode_lut.contribute.verify import SAMPLE, Drift, Gains, Report, noise_of, verify
+from diode_lut.contribute.judge import SAMPLE, Drift, Gains, Report, noise_of, verify
 from diode_lut.dataset import Dataset, Record, pack, read_dataset
 from diode_lut.decide.catalog import open_table
 from diode_lut.decide.sources import TableSource

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from diode_lut.cli import main
 from diode_lut.contribute import adopt as adopting
 from diode_lut.contribute.adopt import FIRST_BATCH
-from diode_lut.contribute.review import review
+from diode_lut.contribute.judge import review
 from diode_lut.dataset import read_dataset
 from diode_lut.hardware import detect_hardware, slug
 from diode_lut.measure import MEASURERS, METHODS

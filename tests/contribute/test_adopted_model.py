@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diode_lut.contribute import adopt as contribution
-from diode_lut.contribute.review import review
+from diode_lut.contribute.judge import review
 from diode_lut.dataset import Record, Timing, read_dataset
 from diode_lut.decide.catalog import open_model
 from diode_lut.decide.sources import THRESHOLD, ModelSource

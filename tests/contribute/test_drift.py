@@ -1,6 +1,6 @@
 import pytest
 
-from diode_lut.contribute.verify import Drift, RemeasuredRow, noise_of, wilson
+from diode_lut.contribute.judge import Drift, RemeasuredRow, noise_of, wilson
 from diode_lut.problem import Problem
 
 PROBLEM = Problem.of("mm", 64, 96, 128, dtype="float16", layout="nt")

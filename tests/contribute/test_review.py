@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diode_lut.contribute.review import bootstrap, review
+from diode_lut.contribute.judge import bootstrap, review
 from diode_lut.dataset import Timing, read_dataset
 from diode_lut.errors import TableError
 from diode_lut.table import Candidate, read_table, to_bytes, write_table

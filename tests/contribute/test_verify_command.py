@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 
 from diode_lut.cli import build as commands
 from diode_lut.cli import main
-from diode_lut.contribute.verify import comparable, sample_of
+from diode_lut.contribute.judge import comparable, sample_of
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.hardware import Hardware, detect_hardware
 from diode_lut.measure import MEASURERS, METHODS
