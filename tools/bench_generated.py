@@ -25,6 +25,8 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+from modelbench.records import Record, append, read
+
 SCRATCH = Path("/tmp/generated")
 KERNELS, CLAIMS = SCRATCH / "kernels", SCRATCH / "claims"
 USES, TASKS, KNOWN = SCRATCH / "uses.jsonl", SCRATCH / "tasks.json", SCRATCH / "known.json"
@@ -256,7 +258,7 @@ def _gpus() -> tuple[str, list[int]]:
 def keep(name: str, results: Path, ends: Sequence[float]) -> None:
     """Capture a program, wait until the kernels are measured, and replay it."""
     import torch
-    from modelbench.generated import append, capture, replay
+    from modelbench.generated import capture, replay
     from modelbench.timing import alone
 
     from diode_lut.measure.timing import Bench
@@ -283,7 +285,7 @@ def keep(name: str, results: Path, ends: Sequence[float]) -> None:
 def work(results: Path, ends: Sequence[float]) -> None:
     """Capture programs, then compile kernels with other configs."""
     import torch
-    from modelbench.generated import append, capture, compile_part, parts
+    from modelbench.generated import capture, compile_part, parts
 
     for name, variant in json.loads(TASKS.read_text()):
         if time.time() < ends[0] and _claimed(f"capture {name} {variant}"):
@@ -327,7 +329,7 @@ def work(results: Path, ends: Sequence[float]) -> None:
 def time_kernels(results: Path, ends: Sequence[float]) -> None:
     """Load kernels that are compiled, and measure them while no other process does on this GPU."""
     import torch
-    from modelbench.generated import append, load, measure, parts
+    from modelbench.generated import load, measure, parts
     from modelbench.timing import alone
 
     from diode_lut.measure.timing import Bench
@@ -399,8 +401,8 @@ def _by_share() -> list[tuple[float, str]]:
     return sorted(((part, kernel) for kernel, part in share.items()), reverse=True)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def _lines(path: Path) -> list[Record]:
+    return [*read([path])] if path.exists() else []
 
 
 if __name__ == "__main__":

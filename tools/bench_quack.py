@@ -32,8 +32,8 @@ from statistics import median
 from typing import Any
 
 from modelbench.epilogues import MODELS, Gemm, Operands, functions, operands
+from modelbench.records import Record, append, read
 
-Record = dict[str, Any]
 Call = Callable[[Operands], Any]
 
 SCRATCH = Path(os.environ.get("QUACK_SCRATCH", "/tmp/bench-quack"))
@@ -62,7 +62,6 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="only compile QuACK's kernels")
     parser.add_argument("--read", action="store_true", help="only print the summary")
     parser.add_argument("--order", type=Path, help="also write the order of configs to this JSON file")
-    parser.add_argument("--dataset", type=Path, help="also write the times of work that is fused to this dataset")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--ends", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -78,8 +77,6 @@ def main() -> None:
     print(summary(records))
     if arguments.order is not None:
         arguments.order.write_text(json.dumps(order_file(records), indent=1) + "\n")
-    if arguments.dataset is not None:
-        write_dataset(records, arguments.dataset)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -378,15 +375,9 @@ def _rounds(sequences: Sequence[Callable[[], Any]], count: int, cuda: bool) -> I
         yield [start.elapsed_time(end) for start, end in events]
 
 
-def append(path: Path, record: Record) -> None:
-    """Add a line to a file."""
-    with path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
-
-
 def lines(out: Path) -> list[Record]:
     """Return all records in a directory."""
-    return [json.loads(line) for path in sorted(out.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [*read(sorted(out.glob("*.jsonl")))]
 
 
 def _note(path: Path, name: str, kernel: str) -> None:
@@ -449,51 +440,6 @@ def order_file(records: Sequence[Record]) -> Record:
     epilogues = sorted({label.split()[0] for record in found for label in record["screened"]})
     problems = {"dtype": "bfloat16", "gemms": len(found), "epilogues": epilogues, "time_over_best": means}
     return {**device, **packages, **source, **problems, "order": order}
-
-
-WORK = {
-    **{f"bias-{name}": name.replace("-", "_") for name in ("gelu", "gelu-tanh", "relu", "add")},
-    "add": "add",
-    "silu-gate": "swiglu",
-    "gelu-gate": "geglu",
-}
-"""The variants of tables' fused_mm, by our names of epilogues."""
-
-
-def write_dataset(records: Sequence[Record], path: Path) -> None:
-    """Write the times in a graph as a dataset, of which ``build`` makes rows.
-
-    The config ``default`` has the time of the faster of aten and triton. Times of configs that were only screened are
-    scaled as those of the others changed.
-    """
-    from diode_lut.dataset import DatasetWriter, Header, Timing
-    from diode_lut.dataset import Record as Measured
-    from diode_lut.problem import Problem
-    from diode_lut.table import read_hardware
-    from diode_lut.templates.config import DEFAULT, Config
-
-    header = Header(
-        read_hardware(Path("tables/nvidia-h100.json")),
-        torch="2.11.0+cu130",
-        triton="3.6.0",
-        cuda="13.0",
-        benchmarker="tools/bench_quack.py, CUDA graphs, after a kernel that writes A",
-        measured_on="2026-11-27",
-    )
-    with DatasetWriter(path, header) as writer:
-        for record in sorted(filter(lambda each: each.get("epilogue") in WORK, records), key=lambda each: each["gemm"]):
-            kind, times = record["epilogue"], record["in graph"]
-            first = {label: us[1] for label, us in record["screened"].items() if label.startswith(f"{kind} ")}
-            scale = median(times[label] / us for label, us in first.items() if label in times) if first else 1.0
-            timings = [Timing.of(DEFAULT, round(1e3 * min(times["aten"], times.get("triton", float("inf")))))]
-            for label, us in first.items():
-                fields = config_fields(label.split()[1])
-                config = Config.make("quack_gemm", {name: int(value) for name, value in fields.items()})
-                timings.append(Timing.of(config, round(1e3 * times.get(label, us * scale))))
-            sizes = (record["m"], record["n"], record["k"])
-            problem = Problem.of("fused_mm", *sizes, dtype="bfloat16", layout="nt", variant=WORK[kind])
-            if first:
-                writer.append(Measured(problem, tuple(timings), "final"))
 
 
 def config_fields(name: str) -> Record:

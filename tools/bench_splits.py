@@ -9,7 +9,6 @@ It uses all GPUs, ends in time, and needs PyTorch 2.11.
 """
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -23,9 +22,8 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
+from modelbench.records import Record, append, read
 from torch import Tensor
-
-Record = dict[str, Any]
 
 PARTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 INNER = [(x, r) for x in (1, 2, 4, 8, 16, 32, 64, 128, 256) for r in (12288, 28672, 65536, 151936, 524288, 2097152)]
@@ -97,7 +95,7 @@ def main() -> None:
     parser.add_argument("--share", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read is not None:
-        records = [json.loads(line) for line in arguments.read.read_text().splitlines()]
+        records = [*read([arguments.read])]
         summarize(records)
         if arguments.pack is not None:
             pack(records, arguments)
@@ -111,8 +109,7 @@ def main() -> None:
                     record = time_program(*task)
                 except Exception as error:  # noqa: BLE001 - the next program may run
                     record = {"program": task, "failed": repr(error)[:300]}
-                with arguments.out.open("a") as file:
-                    file.write(f"{json.dumps(record)}\n")
+                append(arguments.out, record)
         return
     ends = time.monotonic() + arguments.seconds + 15
     gpus = torch.cuda.device_count()
@@ -131,7 +128,7 @@ def main() -> None:
         time.sleep(0.2)
     for child in children:
         child.kill()
-    summarize([json.loads(line) for line in arguments.out.read_text().splitlines()])
+    summarize([*read([arguments.out])])
 
 
 def time_program(name: str, x: int, r: int) -> Record:
@@ -187,7 +184,8 @@ def _first(results: Any) -> Tensor:
 
 def pack(records: list[Record], arguments: argparse.Namespace) -> None:
     """Write the times as a dataset. Each program is a record of its problem."""
-    from diode_lut.dataset import DatasetWriter, Header, Record, Timing
+    from diode_lut.dataset import DatasetWriter, Header, Timing
+    from diode_lut.dataset import Record as Measured
     from diode_lut.problem import SPLIT, Problem
     from diode_lut.table import read_hardware
     from diode_lut.templates.config import DEFAULT, Config
@@ -207,7 +205,7 @@ def pack(records: list[Record], arguments: argparse.Namespace) -> None:
                 for parts, us in record["us"].items()
             ]
             problem = Problem.generated(SPLIT, variant, x=record["x"], r=record["r"])
-            writer.append(Record(problem, tuple(timings)))
+            writer.append(Measured(problem, tuple(timings)))
 
 
 def summarize(records: list[Record]) -> None:

@@ -4,20 +4,18 @@
 Programs are divided into eight parts by family, and the models that are kept away are a ninth, of which no other part
 learns. What learns is scored on each part by what it learned from the kernels that no program of that part has. A
 program's score is the geometric mean of time over the best time measured, weighted by time in the program.
-``--without`` also scores the model without each group of features.
 """
 
 import argparse
 import json
 import re
 from collections.abc import Sequence
-from math import exp, log2
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import zstandard
 from modelbench.corpus import KEPT_AWAY
 
@@ -35,13 +33,7 @@ HARDWARE = Hardware("NVIDIA H100", "sm_90", 132)
 Record = dict[str, Any]
 Picks = npt.NDArray[np.int64]  # the number of a config, by fold and kernel
 
-SCALE = {"x": 0.3, "y": 0.3, "r": 1, "inner": 2, "outer": 2, "load": 0.3, "store": 0.3, "reduction": 0.5, "loops": 0.5}
-SCALE |= {"per element": 0.7, "score x": 1, "score y": 1, "exp": 0.5, "padded": 1}
-"""By how much features set kernels apart, for their nearest."""
-
-
 LEAST_CHANGING = 8192  # elements of pointwise kernels whose number may change: two rows of a layer
-WIDTH = 96  # of the two hidden layers of a network
 
 
 class Data:
@@ -57,9 +49,7 @@ class Data:
         self.kernels = [each for each in self.measured.values() if len(each["cold"]) > 1 and len(each["blocks"]) < 3]
         self.index = {record["kernel"]: number for number, record in enumerate(self.kernels)}
         self.names = [[tuple(config) for config in record["configs"]] for record in self.kernels]
-        most = max(map(len, self.names))
-        self.valid = np.array([[number < len(each) for number in range(most)] for each in self.names])
-        self.loss = np.full(self.valid.shape, np.inf)
+        self.loss = np.full((len(self.kernels), max(map(len, self.names))), np.inf)
         for row, record in zip(self.loss, self.kernels, strict=True):
             row[: len(record["cold"])] = np.log(np.array(record["cold"]) / min(record["cold"]))
         families = sorted({family(each["program"]) for each in self.programs if each["program"] not in KEPT_AWAY})
@@ -104,69 +94,6 @@ def family(program: str) -> str:
     """What programs of one model or one operation have in common."""
     name = re.sub("^(bench|timm|drawn)-", "", program)
     return re.split(r"[-_]?(?:\d|large|training|prefill|decode|fp|tiny|small|atto|gradient)", name)[0]
-
-
-def features(record: Record) -> dict[str, dict[str, float]]:
-    """What is known about a kernel before its code is written, by group; sizes and bytes as logarithms."""
-    known, meta, name = record["features"], record["meta"], record["name"]
-    sizes = [getattr(torch, arg[0].removeprefix("torch.")).itemsize for arg in record["args"] if isinstance(arg, list)]
-    scores, moved = meta.get("tiling_scores") or {}, known["reads"]["bytes"] + known["writes"]["bytes"]
-    sides = [(part, dim, known[part].get(dim, (0, 0, 0))) for part in ("reads", "writes") for dim in "xr"]
-    r, padded = known["rnumel"], record["hints"].get("r0_", 1) / known["rnumel"]
-    looped, tiled = record["kind"] == "reduction", len(known["tiling"]) == 3
-    heavy = ("exp", "erf", "tanh", "log", "sin", "sqrt", "truediv", "where", "indirect_indexing")
-    welford = bool(re.search("layer_norm|group_norm|batch_norm|var_", name)) and "backward" not in name
-    return {
-        "sizes": {**{d: log2(known["tiling"].get(d, 1)) for d in "xy"}, "r": log2(r), "padded": log2(padded)},
-        "form": {"pointwise": record["kind"] == "pointwise", "looped": looped, "tiled": tiled},
-        "hint": {"inner": record["hint"] == "INNER", "outer": record["hint"] in ("OUTER", "OUTER_TINY")},
-        "counts": {**{n: meta[f"num_{n}"] for n in ("load", "store", "reduction")}, "loops": known["reads"]["loops"]},
-        "bytes": {"bytes": log2(moved + 1), "per element": log2((moved + 1) / known["numel"] / r)},
-        "dtypes": {"narrowest": min(sizes), "widest": max(sizes), **{f"of {n}": sizes.count(n) for n in (2, 4)}},
-        "contiguity": {f"{part} {d} {k}": v for part, d, counts in sides for k, v in zip("cbo", counts, strict=True)},
-        "scores": {f"score {d[0]}": scores.get(d, 0) / max(sum(scores.values()), 1) for d in ("x", "y", "r0_")},
-        "operations": {**{n: known["ops"].get(n, 0) for n in heavy}, "operations": log2(sum(known["ops"].values()))},
-        "kind of reduction": {"welford": welford, "softmax": "softmax" in name or "logsumexp" in name},
-    }
-
-
-def of_config(record: Record, config: Sequence[int]) -> list[float]:
-    """Features of a config of a kernel."""
-    whole = record["hints"].get("r0_", 1) if record["kind"] == "persistent" else 1
-    named = {"XBLOCK": 1, "YBLOCK": 1, "R0_BLOCK": whole, **dict(zip(record["blocks"], config, strict=False))}
-    x, y, r, (warps, stages) = named["XBLOCK"], named["YBLOCK"], named["R0_BLOCK"], config[-2:]
-    size_x, size_y = (record["features"]["tiling"].get(name, 1) for name in "xy")
-    columns, loops = -(-size_x // x), -(-record["features"]["rnumel"] // r)
-    grid = columns * -(-size_y // y)
-    logarithms = map(log2, (x, y, r, warps, x * y * r / warps / 32, grid, grid * warps / 8448, loops))
-    covered = (columns * x / size_x, loops * r / record["features"]["rnumel"])
-    return [*logarithms, stages, *covered, min(8448 / grid / warps, 9.0)]
-
-
-def by_rules(data: Data, otherwise: Picks) -> Picks:
-    """The configs by rules, where they were measured; the rules were written after a look at all kernels."""
-    picks = otherwise.copy()
-    for number, record in enumerate(data.kernels):
-        size, hints, inner = record["features"]["tiling"].get("x", 1), record["hints"], record["hint"] == "INNER"
-        many, r, scores = size >= 4096, hints.get("r0_", 1), record["meta"].get("tiling_scores") or {}
-        rule: tuple[int, ...]
-        if record["kind"] == "persistent":  # 1,024 elements for each warp, one warp if that is enough
-            rule = (max(1, min(8, 1024 // r)), max(1, r // 1024)) if inner else (32, max(1, r // 32))
-        elif record["kind"] == "pointwise":
-            wide = (256, 4, 4) if hints["x"] >= 1024 else (16, 256, 8)
-            across = scores.get("x", 0) > scores.get("y", 0)
-            rule = (64, 32, 8) if across else wide if scores.get("x") else (8, 256, 4)
-        elif not inner or r > 8192:
-            rule = (32, 16, 4) if not inner else (1, 2048, 16) if many else (1, 8192, 32)
-        elif many and 512 < r <= 4096:
-            rule = {1024: (2, 256, 2), 2048: (1, 256, 1), 4096: (1, 512, 4)}[r]
-        else:
-            rule = {1024: (2, r, 4)}.get(r, (512 // r, r, 1) if r <= 512 else (1, r, max(4, r // 1024)))
-        if record["kind"] == "reduction" and not inner and size < 16384:
-            continue
-        name = (*(rule[1::-1] + rule[2:] if record["blocks"][0] == "YBLOCK" else rule), 1)
-        picks[number] = data.names[number].index(name) if name in data.names[number] else picks[number]
-    return picks
 
 
 def problem_of(record: Record) -> Problem | None:
@@ -258,69 +185,6 @@ def answered(data: Data, otherwise: Picks) -> tuple[Picks, Picks, Picks, Picks]:
     return by_rows, regressed, both, for_any
 
 
-def nearest(data: Data, count: int) -> Picks:
-    """The config with the least mean loss among the nearest kernels of the same form."""
-    flat = [{name: v for group in features(record).values() for name, v in group.items()} for record in data.kernels]
-    points = np.array([[each[name] * scale for name, scale in SCALE.items()] for each in flat])
-    forms = np.array([" ".join([record["kind"], *record["blocks"]]) for record in data.kernels])
-    picks = np.zeros((FOLDS + 1, len(forms)), np.int64)
-    for fold, number in np.argwhere(data.held):
-        others = np.flatnonzero(~data.held[fold] & (forms == forms[number]))
-        distances = np.abs(points[others] - points[number]).sum(1)
-        sums = np.zeros((2, len(data.names[number])))
-        for place in np.argsort(distances, kind="stable")[:count]:
-            known = dict(zip(data.names[others[place]], data.loss[others[place]], strict=False))
-            for column, name in enumerate(data.names[number]):
-                if name in known:
-                    sums[:, column] += np.array([min(known[name], 1.0), 1]) / (0.3 + distances[place])
-        if sums.any():
-            enough = sums[1] >= 0.5 * sums[1].max()
-            picks[fold, number] = np.where(enough, sums[0] / np.maximum(sums[1], 1e-9), np.inf).argmin()
-    return picks
-
-
-def model(data: Data, without: str = "", members: int = 4, steps: int = 1000) -> Picks:
-    """The config with the best mean score of some small networks, which learn to lose little time in expectation."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(0)
-    grouped = [features(record) for record in data.kernels]
-    kernels = np.array([[v for name in each if name != without for v in each[name].values()] for each in grouped])
-    configs = np.zeros((*data.valid.shape, 12))
-    for number, record in enumerate(data.kernels):
-        configs[number, : len(record["configs"])] = [of_config(record, config) for config in record["configs"]]
-    both = np.concatenate([np.repeat(kernels[:, None].astype(float), configs.shape[1], 1), configs], 2)
-    normal = (both - both[data.valid].mean(0)) / (both[data.valid].std(0) + 1e-9)
-    inputs = torch.tensor(normal, dtype=torch.float32, device=device).clamp(-5, 5)
-    valid = torch.tensor(data.valid, device=device)
-    loss = torch.tensor(np.where(data.valid, np.minimum(data.loss, 2), 0), dtype=torch.float32, device=device)
-    weight = torch.tensor(data.weight / data.weight.mean(), dtype=torch.float32, device=device)
-    nets = (FOLDS + 1) * members
-    shapes = [(inputs.shape[2], WIDTH), (1, WIDTH), (WIDTH, WIDTH), (1, WIDTH), (WIDTH, 1)]
-    layers = [torch.randn(nets, *shape, device=device) * (shape[0] > 1) / shape[0] ** 0.5 for shape in shapes]
-    optimizer = torch.optim.AdamW([layer.requires_grad_() for layer in layers], weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
-
-    def scores(given: torch.Tensor, first: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        hidden = torch.nn.functional.silu(given @ first + rest[0])
-        return (torch.nn.functional.silu(hidden @ rest[1] + rest[2]) @ rest[3]).squeeze(-1)
-
-    known = [torch.tensor(np.flatnonzero(~held), device=device) for held in data.held for _ in range(members)]
-    for _ in range(steps):
-        some = torch.stack([rows[torch.randint(len(rows), (64,), device=device)] for rows in known])
-        found = scores(inputs[some].flatten(1, 2), *layers).view(*some.shape, -1)
-        chance = torch.softmax(torch.where(valid[some], found, -1e9), 2)
-        apart = (-found / 8 - loss[some].clamp(max=0.7)).square() * valid[some]
-        lost = (chance * loss[some]).sum(2) + apart.sum(2) / valid[some].sum(2)
-        optimizer.zero_grad()
-        (lost * weight[some]).mean(1).sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-    with torch.no_grad():
-        each = [scores(inputs, *(layer[number] for layer in layers)) for number in range(nets)]
-        chances = torch.stack([torch.log_softmax(torch.where(valid, found, -1e9), 1) for found in each])
-    return chances.view(FOLDS + 1, members, *valid.shape).mean(1).argmax(2).cpu().numpy()
-
-
 def show(data: Data, name: str, picks: Picks) -> None:
     """Print a line: models, their 90th percentile, those kept away, other programs, kinds, and the worst model."""
     picks = np.broadcast_to(picks, data.held.shape)
@@ -340,7 +204,6 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--without", action="store_true")
     arguments = parser.parse_args()
     data = Data(arguments.data)
     print(f"{len(data.measured)} kernels, {len(data.usual)} programs, {len(data.fold)} families")
@@ -349,15 +212,9 @@ def main() -> None:
     show(data, "Inductor's first config", np.zeros(len(own), np.int64))
     show(data, "Inductor's, benchmarked warm", own)
     show(data, "all configs, benchmarked warm", np.array([np.argmin(record["warm"]) for record in data.kernels]))
-    show(data, "rules", by_rules(data, own))
     ways = ("rows", "regressions", "rows, then regressions", "regressions for any x")
     for name, picks in zip(ways, answered(data, own), strict=True):
         show(data, name, picks)
-    show(data, "nearest kernel", nearest(data, 1))
-    show(data, "nearest six kernels", nearest(data, 6))
-    show(data, "model", model(data))
-    for group in features(data.kernels[0]) if arguments.without else ():
-        show(data, f"model without {group}", model(data, group))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from triton import Config
 
-from diode_lut.measure.generated import loaded
-from diode_lut.measure.timing import Bench
+from diode_lut.measure.timing import Bench, loaded
 
 KINDS = {
     HeuristicType.POINTWISE: "pointwise",
@@ -41,14 +40,9 @@ PART = 8  # number of configs that are compiled in one go
 ROUNDS, LAST_ROUNDS, REPLAYS = 14, 30, 40
 FINALISTS = 8  # number of configs that are timed again, besides Inductor's: the fastest of the first rounds
 MOST_KERNELS = 5  # number of kernels of a program that are replaced alone in its graph: those that gain most
-QUICK, CHAINED = 12, 20  # microseconds below which a kernel is timed in a graph of so many of its launches
 TINY_GAIN = 0.3  # microseconds of a kernel's gain in a step below which it is not replaced alone
 
-META = (
-    *("num_load", "num_store", "num_reduction", "atomic_add_found", "tiling_scores", "RSPLIT_SIZE", "no_x_dim"),
-    *("has_loadstore_with_contiguous_rdim", "optimize_mem", "kernel_num_gb", "tma_min_block_sizes"),
-)
-"""What Inductor writes about a kernel into its code, and reads when it makes the configs."""
+META = ("num_load", "num_reduction", "tiling_scores")  # what Inductor writes about a kernel into its code
 
 VARIANTS = ("", "flipped", "split more", "split less")
 """As Inductor would, with looped and persistent reductions exchanged, and with other splits of large reductions."""
@@ -184,29 +178,17 @@ def _varied(variant: str) -> Iterator[None]:
 def features_of(kernel: Any) -> dict[str, Any]:
     """Features of a kernel that are known before its code is written.
 
-    Loads and stores are counted by how they are in x and r: contiguous, broadcast, otherwise.
+    Loads are counted by how they are in x: contiguous, broadcast, otherwise.
     """
     features = kernel.features
-    kept = features.memory_stats().get(bool(kernel.persistent_reduction))
-    found: dict[str, Any] = {
+    in_x, *_ = features.memory_stats().get(bool(kernel.persistent_reduction)).reads.dim
+    counts = ("contiguous", "broadcast", "non_contiguous")
+    return {
         "numel": int(features.numel),
         "rnumel": int(features.reduction_numel),
         "tiling": {name: int(size) for name, size in kernel.numels.items()},
-        "ops": dict(features.op_counts()),
-        "reductions": sorted(
-            str(getattr(node.node.data, "reduction_type", "scan")) for node in features.reduction_nodes()
-        ),
-        "cooperative": bool(kernel.cooperative_reduction),
+        "reads": {"x": [getattr(in_x, f"count_per_thread_{count}") for count in counts]},
     }
-    for part, of_part in (("reads", kept.reads), ("writes", kept.writes)):
-        found[part] = {"bytes": int(of_part.bytes), "loops": len(of_part.loop)}
-        for name, dim in zip("xr", of_part.dim, strict=False):
-            found[part][name] = [
-                dim.count_per_thread_contiguous,
-                dim.count_per_thread_broadcast,
-                dim.count_per_thread_non_contiguous,
-            ]
-    return found
 
 
 def _write(launched: _Launched, features: Mapping[str, Any], kernels: Path) -> str:
@@ -399,10 +381,7 @@ def load(directory: Path) -> Loaded:
 
 
 def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
-    """Microseconds of each config after the cache was flushed, and right after the same kernel; a record of all.
-
-    Of quick kernels also in a graph, where launches overlap, and a kernel's own time shows.
-    """
+    """Microseconds of each config after the cache was flushed, and right after the same kernel; a record of all."""
     about, launches = kernel.about, kernel.launches
     for launch in launches:
         launch()
@@ -417,35 +396,15 @@ def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
     for number, column in zip(finalists, last.T.tolist(), strict=True):
         cold[number] = median(column) / 1000
     warm = [median(column) / 1000 for column in _warm_rounds(bench, launches, ROUNDS)]
-    chained = {"chained": _chained(bench, launches)} if min(cold) < QUICK else {}
     return {
         **about,
         "blocks": list(about["configs"][0])[:-2],
         "configs": [list(about["configs"][number].values()) for number in kernel.numbers],
         "own": sum(number < about["own"] for number in kernel.numbers),
-        "finalists": finalists,
         "resources": [[each.n_regs, each.n_spills, each.shared] for each in kernel.launchers],
         "cold": [round(each, 3) for each in cold],
         "warm": [round(each, 3) for each in warm],
-        **chained,
     }
-
-
-def _chained(bench: Bench, launches: Sequence[partial[object]]) -> list[float]:
-    """Microseconds of each launch in a CUDA graph of such launches, one after the other."""
-    stream, graphs = torch.cuda.Stream(), []  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        for launch in launches:
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(capture_error_mode="thread_local")
-            for _ in range(CHAINED):
-                launch(stream=stream.cuda_stream)
-            graph.capture_end()
-            graphs.append(graph)
-    torch.cuda.synchronize()
-    rounds = bench.rounds([graph.replay for graph in graphs], ROUNDS)
-    return [round(median(column) / 1000 / CHAINED, 3) for column in rounds.T.tolist()]
 
 
 def _warm_rounds(bench: Bench, launches: Sequence[Callable[[], object]], count: int) -> list[list[float]]:
@@ -551,9 +510,3 @@ def _errors(program: Captured, outputs: Mapping[str, list[Any]]) -> dict[str, fl
         }
     except Exception as error:  # noqa: BLE001 - not all programs run in float64
         return repr(error)[:200]
-
-
-def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record as a line, in one call."""
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(record, default=str) + "\n").encode())

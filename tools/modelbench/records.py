@@ -5,13 +5,11 @@ that failed has ``failed``, the reason.
 """
 
 import json
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-_writing = threading.Lock()
 
 
 def read(paths: Iterable[Path]) -> Iterator[Record]:
@@ -23,9 +21,9 @@ def read(paths: Iterable[Path]) -> Iterator[Record]:
 
 
 def append(path: Path, record: Record) -> None:
-    """Write one record at the end, from any thread."""
-    with _writing, path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    """Write one record at the end, in one call, so that threads and processes may do so at the same time."""
+    with path.open("ab", buffering=0) as file:
+        file.write(f"{json.dumps(record, default=str)}\n".encode())
 
 
 def key(record: Record) -> tuple[object, ...]:
