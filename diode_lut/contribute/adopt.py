@@ -26,7 +26,7 @@ from diode_lut.decide.sources import TableSource
 from diode_lut.distill import as_text, distill
 from diode_lut.distill.training import TrainingPlan
 from diode_lut.errors import CollectError, ModelError, counted, install_command
-from diode_lut.evaluate import AsText, Evaluation, evaluate, geometric_mean
+from diode_lut.evaluate import AsText, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure import METHODS
@@ -317,7 +317,22 @@ def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:
     printed = io.StringIO()
     Console(file=printed, width=_WIDTH, highlight=False).print(AsText(evaluation))
     evaluated = [line.rstrip() for line in printed.getvalue().splitlines()]
-    lines = [*_summary(adopted, evaluation, model), "", *evaluated, "", *figures]
+    drift, summary = adopted.drift, evaluation.summary
+    noise = "not known, because too few kernels beat aten" if drift.noise is None else f"{drift.noise:.1%}"
+    rows = counted(len(adopted.built.table.entries), "row")
+    lines = [
+        f"{adopted.hardware}: {counted(summary.problems, 'problem')}, {rows}; problems not measured: {adopted.left}",
+        f"gain over aten of all answers: {summary.gain or 1:.3f} (best possible: {summary.best_gain or 1:.3f})",
+        f"answers other than aten that were measured again: {len(drift.rows)}",
+        f"difference between two measurements of a gain: {noise}",
+    ]
+    again = geometric_mean(row.measured[0] for row in drift.rows if row.measured[0] > 0)
+    recorded = geometric_mean(row.recorded for row in drift.rows if row.measured[0] > 0)
+    if again and recorded:
+        both = f"{recorded:.3f}, measured again {again:.3f}"
+        lines.append(f"gain of these answers: {both}; drifted: {len(drift.drifted)}")
+    lines += [f"clocks while measuring: {adopted.clocks}", f"model: {model.name if model else 'none'}"]
+    lines += ["", *evaluated, "", *figures]
     link = adopted.table.relative_to(folder).as_posix()
     if find_spec("vl_convert") is None:
         report(f"no report page: {install_command('report')}, then run again or use `diode-lut report`")
@@ -345,25 +360,6 @@ the table from the dataset once more, and compares the two byte for byte.
 {figures}
 ```
 """
-
-
-def _summary(adopted: Adopted, evaluation: Evaluation, model: Path | None) -> list[str]:
-    drift, summary = adopted.drift, evaluation.summary
-    noise = "not known, because too few kernels beat aten" if drift.noise is None else f"{drift.noise:.1%}"
-    rows = counted(len(adopted.built.table.entries), "row")
-    lines = [
-        f"{adopted.hardware}: {counted(summary.problems, 'problem')}, {rows}; problems not measured: {adopted.left}",
-        f"gain over aten of all answers: {summary.gain or 1:.3f} (best possible: {summary.best_gain or 1:.3f})",
-        f"answers other than aten that were measured again: {len(drift.rows)}",
-        f"difference between two measurements of a gain: {noise}",
-    ]
-    again = geometric_mean(row.measured[0] for row in drift.rows if row.measured[0] > 0)
-    recorded = geometric_mean(row.recorded for row in drift.rows if row.measured[0] > 0)
-    if again and recorded:
-        both = f"{recorded:.3f}, measured again {again:.3f}"
-        lines.append(f"gain of these answers: {both}; drifted: {len(drift.drifted)}")
-    lines.append(f"clocks while measuring: {adopted.clocks}")
-    return [*lines, f"model: {model.name}" if model else "model: none"]
 
 
 def _distilled(adopted: Adopted, report: Report) -> tuple[Path | None, Sequence[str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import median_low
@@ -189,13 +189,26 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
         first = loaded(path)
         memory, arguments = made_arguments(kernel.arguments, device)
         before = [each.clone() for each in memory]
+
+        def after(launch: Launch) -> list[torch.Tensor]:
+            """Return what is in memory after a launch, in which the kernel may have read what it replaced."""
+            for each, original in zip(memory, before, strict=True):
+                each.copy_(original)
+            launch()
+            return [each.clone() for each in memory]
+
         launches: dict[Config, Launch] = {}
-        others = (
-            _named(task.configs, problem, first) if task.configs else _configs(problem, first, kernel.source, device)
-        )
-        wanted = [(DEFAULT, first.configs[0]), *others]
+        failed = {each.config for each in task.failed}
+        wanted = [(DEFAULT, first.configs[0])]
+        if not task.configs:
+            wanted += _configs(problem, first, kernel.source, device)
+        for config in [each for each in task.configs if each != DEFAULT]:
+            built, form = _as_triton(config, problem), FORMS[first.heuristic_type.name]
+            if config.template != form or built.kwargs.keys() != first.configs[0].kwargs.keys():
+                raise CollectError(f"{config} is for another form of kernel than the recorded one, which is {form}")
+            wanted.append((config, built))
         for config, triton_config in wanted:
-            if config in [each.config for each in task.failed]:
+            if config in failed:
                 continue
             autotuner = loaded(path)
             autotuner.configs = [triton_config]
@@ -206,18 +219,14 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
             except Exception as error:
                 failures.append(Timing(config, None, failure_reason(error, "compile")))
                 continue
-            if (
-                not task.configs
-                and config != DEFAULT
-                and any(getattr(each, "n_spills", 0) for each in autotuner.launchers)
-            ):
+            spills = any(getattr(each, "n_spills", 0) for each in autotuner.launchers)
+            if spills and config != DEFAULT and not task.configs:
                 continue
             launch = partial(autotuner.run, *arguments, stream=torch.cuda.current_stream().cuda_stream)
-            results = partial(_results, launch, memory, before)
             if config == DEFAULT:
                 with watch(problem, config):
-                    expected = results()
-            elif reason := watch.failure(problem, config, lambda: _alike(results(), expected)):  # noqa: B023
+                    expected = after(launch)
+            elif reason := watch.failure(problem, config, lambda: _alike(after(launch), expected)):  # noqa: B023
                 failures.append(Timing(config, None, reason))
                 continue
             launches[config] = launch
@@ -256,18 +265,6 @@ def made_arguments(described: Sequence[Any], device: str) -> tuple[list[torch.Te
         memory.append(flat)
         arguments.append(flat.as_strided(shape, stride))
     return memory, arguments
-
-
-def _named(configs: Iterable[Config], problem: Problem, autotuner: Any) -> Iterator[tuple[Config, triton.Config]]:
-    """Yield these configs but the default, by our and Triton's names. CollectError for another form of kernel."""
-    for config in configs:
-        if config == DEFAULT:
-            continue
-        built = _as_triton(config, problem)
-        form = FORMS[autotuner.heuristic_type.name]
-        if config.template != form or built.kwargs.keys() != autotuner.configs[0].kwargs.keys():
-            raise CollectError(f"{config} is for another form of kernel than the recorded one, which is {form}")
-        yield config, built
 
 
 def _as_triton(config: Config, problem: Problem) -> triton.Config:
@@ -317,16 +314,6 @@ def _tried() -> Mapping[tuple[str, str, int], tuple[Config, ...]]:
         template, variant, r = key.split()
         found[template, variant, int(r)] = tuple(Config.make(template, each) for each in configs)
     return found
-
-
-def _results(
-    launch: Callable[[], object], memory: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return what is in memory after a launch, in which the kernel may have read what it replaced."""
-    for each, original in zip(memory, before, strict=True):
-        each.copy_(original)
-    launch()
-    return [each.clone() for each in memory]
 
 
 def _alike(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:

@@ -46,10 +46,10 @@ def as_page(comparison: Comparison) -> str:
             [
                 _kernels(comparison.gemms, "GEMM", "B x M x N x K, type"),
                 _kernels(comparison.generated, "generated kernel", "problem: ops"),
-                _remedies(comparison),
+                _items("What to do", _REMEDIES, [f"<code>{_text(str(each))}</code>" for each in losers(comparison)]),
             ]
         ),
-        costs=_costs(comparison),
+        costs=_items("Costs that no kernel choice removes", _COSTS, [_text(str(each)) for each in comparison.costs]),
         method=Template(_METHOD).substitute(
             pairs=comparison.pairs, times=f"{TIMES_ERR:.0%}", gemms=f"{GEMMS_ERR:.0%}", least=LEAST_GEMM_RUNS
         ),
@@ -135,18 +135,13 @@ _EXECUTION = "One execution: the median of the runs, the fastest and the slowest
 _ONE_KIND = "Padding and decompose_k change sizes."
 
 
-def _remedies(comparison: Comparison) -> str:
-    items = "".join(f"<li><code>{_text(str(loser))}</code></li>" for loser in losers(comparison))
-    hint = "Each command sets, for what is slower, the kernel that it has without tables; compare --apply does all."
-    return f'<section><h2>What to do</h2><p class="hint">{hint}</p><ul>{items}</ul></section>' if items else ""
+_REMEDIES = "Each command sets, for what is slower, the kernel that it has without tables; compare --apply does all."
+_COSTS = "Of the traced runs with tables, from the first repeated call of a graph on."
 
 
-def _costs(comparison: Comparison) -> str:
-    if not comparison.costs:
-        return ""
-    items = "".join(f"<li>{_text(str(cost))}</li>" for cost in comparison.costs)
-    hint = "Of the traced runs with tables, from the first repeated call of a graph on."
-    return f'<section><h2>Costs that no kernel choice removes</h2><p class="hint">{hint}</p><ul>{items}</ul></section>'
+def _items(title: str, hint: str, items: Sequence[str]) -> str:
+    listed = "".join(f"<li>{item}</li>" for item in items)
+    return f'<section><h2>{title}</h2><p class="hint">{hint}</p><ul>{listed}</ul></section>' if items else ""
 
 
 _COLUMNS = ("executions", "without", "with", "ratio", "kernel without", "kernel with")  # after the name
@@ -156,23 +151,21 @@ def _listed(title: str, changes: Sequence[GemmChange], first: str, hint: str) ->
     title, about = f"{title[0].upper()}{title[1:]}", hint or _EXECUTION
     columns = (first, *_COLUMNS)
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    cells = (
-        [f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in zip(columns, row, strict=True)]
-        for row in map(_row, changes)
-    )
-    body = "\n".join(f"<tr>{''.join(each)}</tr>" for each in cells)
+    rows = []
+    for change in changes:
+        one, other = change.without, change.tuned
+        calls = " / ".join(str(times[0].calls) for times in (one, other) if times)
+        ratio, low, high = (ratio_text(each) for each in change.ratios or (1, 1, 1))
+        gain = f"{ratio} ({low} to {high})" if change.ratios else ""
+        cells = (change.name, calls, _time(one), _time(other), gain, _kernel(one), _kernel(other))
+        labelled = zip(columns, cells, strict=True)
+        row = "".join(f'<td data-label="{escape(name)}">{_text(cell)}</td>' for name, cell in labelled)
+        rows.append(f"<tr>{row}</tr>")
+    body = "\n".join(rows)
     return (
         f'<section><h2>{escape(title)}</h2><p class="hint">{escape(about)}</p><div class="scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"
     )
-
-
-def _row(change: GemmChange) -> list[str]:
-    one, other = change.without, change.tuned
-    calls = " / ".join(str(times[0].calls) for times in (one, other) if times)
-    ratio, low, high = (ratio_text(each) for each in change.ratios or (1, 1, 1))
-    gain = f"{ratio} ({low} to {high})" if change.ratios else ""
-    return [change.name, calls, _time(one), _time(other), gain, _kernel(one), _kernel(other)]
 
 
 def _time(times: Sequence[GemmTime]) -> str:

@@ -30,15 +30,7 @@ from diode_lut.errors import DiodeLutError, ProgramError, ReceiptError, as_comma
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, roofline_ns
 from diode_lut.problem import NO_EPILOGUE, Problem
-from diode_lut.receipts import (
-    FREEZABLE,
-    GeneratedKernel,
-    Hit,
-    Receipt,
-    merge_receipts,
-    read_receipt,
-    receipt_bytes,
-)
+from diode_lut.receipts import FREEZABLE, GeneratedKernel, Hit, Receipt, merge_receipts, read_receipt, receipt_bytes
 from diode_lut.receipts.receipt_file import AFTER_RUN
 from diode_lut.receipts.summary import Loss, freezing, losses
 from diode_lut.templates.config import ATEN, baseline
