@@ -15,7 +15,6 @@ and without the hook: tokens per second, and the seconds that compiling takes. B
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -39,7 +38,7 @@ from modelbench.dynamic import (
     measure_dispatch,
     measure_layers,
 )
-from modelbench.records import read
+from modelbench.records import append, read
 from score_dynamic import families_in
 from torch._dynamo.utils import counters
 
@@ -107,9 +106,8 @@ def measure_families(options: argparse.Namespace) -> None:
         for problem in compiled:
             if time.monotonic() - started > options.seconds:
                 break
-            lines = measure(problem, options.sizes, bench)
-            with options.out.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
+            for line in measure(problem, options.sizes, bench):
+                append(options.out, line)
     summarize(list(read([options.out] if options.out.exists() else [])))
 
 

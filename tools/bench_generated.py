@@ -82,7 +82,8 @@ def main() -> None:
     from modelbench.corpus import PROGRAMS
 
     names = arguments.programs.split(",") if arguments.programs else list(PROGRAMS)
-    known = _measured(arguments.known) if arguments.known else []
+    earlier = read([arguments.known]) if arguments.known else ()
+    known = [record["kernel"] for record in earlier if "cold" in record]
     if arguments.as_on is None:
         kept = [name for name in REPLAYED if name in names]
         tasks, worth = tasks_of(names, kept), dict[str, float]()
@@ -171,10 +172,9 @@ def worth_measuring(
     then those whose kernels are worth most for the time of a capture. Those that are kept away make no rows, and are
     left out.
     """
-    import zstandard
     from modelbench.corpus import KEPT_AWAY
 
-    records = [json.loads(line) for line in zstandard.decompress(path.read_bytes()).decode().splitlines()[1:]]
+    records = [*read([path])]
     measured = {record["kernel"]: record for record in records if "cold" in record}
     captures = [each for each in records if each.get("kernels") and each["program"] not in KEPT_AWAY]
     shares: dict[str, float] = {}
@@ -221,14 +221,6 @@ def _by_hand(name: str) -> bool:
     return (name[-1].isdigit() and "x" in name) or name.startswith(("pointwise", "cross", "embedding", "drawn"))
 
 
-def _measured(path: Path) -> list[str]:
-    """The kernels in a compressed file of results."""
-    import zstandard
-
-    lines = zstandard.decompress(path.read_bytes()).decode().splitlines()
-    return [record["kernel"] for record in map(json.loads, lines) if "cold" in record]
-
-
 def _compress(out: Path, known: Path | None, device: str) -> None:
     """Put all results into one file, each program's first ones, without paths of this machine."""
     import torch
@@ -236,14 +228,15 @@ def _compress(out: Path, known: Path | None, device: str) -> None:
     import zstandard
 
     header = {"device": device, "torch": torch.__version__, "triton": triton.__version__, "unit": "microseconds"}
-    lines = zstandard.decompress(known.read_bytes()).decode().splitlines() if known else [json.dumps(header)]
-    seen = {(record.get("program"), record.get("variant")) for record in map(json.loads, lines) if "kernels" in record}
+    kept = [*read([known])] if known else [header]
+    seen = {(record.get("program"), record.get("variant")) for record in kept if "kernels" in record}
     for path in sorted(out.glob("results-*.jsonl")):
         for record in _lines(path):
             record.pop("source", None)
             if "kernels" not in record or (record["program"], record["variant"]) not in seen:
-                lines.append(json.dumps(record))
-    (out / "generated.jsonl.zst").write_bytes(zstandard.compress("".join(f"{line}\n" for line in lines).encode(), 19))
+                kept.append(record)
+    lines = "".join(f"{json.dumps(record)}\n" for record in kept)
+    (out / "generated.jsonl.zst").write_bytes(zstandard.compress(lines.encode(), 19))
 
 
 def _gpus() -> tuple[str, list[int]]:

@@ -28,9 +28,8 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,10 +77,6 @@ def work(gpu: int, tasks: Any, done: Any, out: Path, lock: Path) -> None:
         torch.cuda.empty_cache()
 
 
-def _without_number(step: Callable[[], Any], _: int) -> Any:
-    return step()
-
-
 def measure_net(name: str, gpu: int, device: str, out: Path, lock: Path) -> None:
     """Time a whole network, compiled in four ways, as a line of the results."""
     from modelbench.models import build
@@ -113,7 +108,7 @@ def measure_net(name: str, gpu: int, device: str, out: Path, lock: Path) -> None
             steps = {label: compiled(lambda *tensors: module(*tensors), inputs, way) for label, way in ways.items()}
             line["kernels"] = {label: step.kernels for label, step in steps.items()}
             with alone(lock):
-                runs = [Way(partial(_without_number, step.step), "") for step in steps.values()]
+                runs = [Way(lambda _, run=step.step: run(), "") for step in steps.values()]
                 times = clock.times(runs, 1, ROUNDS)
         line["us"] = {label: round(median(found), 2) for label, found in zip(ways, times, strict=True)}
         line["spread"] = {label: round(spread(found), 4) for label, found in zip(ways, times, strict=True)}

@@ -21,18 +21,6 @@ from modelbench.table import markdown
 
 def main() -> None:
     """Measure, or print or draw what was measured."""
-    options = _parser().parse_args()
-    if options.table or options.draw:
-        models = summarize(read(options.out))
-        if options.table:
-            print(markdown(models))
-        if options.draw:
-            options.draw.write_text(draw(models), encoding="utf-8")
-        return
-    sys.exit(measure(_plan(options)))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, nargs="+", required=True, metavar="FILE", help="results, a JSON line each")
     parser.add_argument("--models", default=",".join(MODELS), help=f"some of {','.join(MODELS)}")
@@ -57,17 +45,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tiny", action="store_true", help="tiny versions of the models, to try this out")
     parser.add_argument("--table", action="store_true", help="print a table of the results")
     parser.add_argument("--draw", type=Path, metavar="SVG", help="draw the results")
-    return parser
-
-
-def _plan(options: argparse.Namespace) -> Plan:
+    options = parser.parse_args()
+    if options.table or options.draw:
+        models = summarize(read(options.out))
+        if options.table:
+            print(markdown(models))
+        if options.draw:
+            options.draw.write_text(draw(models), encoding="utf-8")
+        return
     known = {label.name: label for label in LABELS}
     labels = [known[name] for name in options.labels.split(",") if name]
     labels += map(parse_label, options.label)
     if options.skip_max_autotune:
         labels = [label for label in labels if not label.autotunes]
     autotuned = options.autotuned_repetitions or options.repetitions
-    return Plan(
+    plan = Plan(
         models=[name for name in options.models.split(",") if (MODELS | ON_REQUEST)[name]],
         labels={label: autotuned if label.autotunes else options.repetitions for label in labels},
         out=options.out[0],
@@ -83,6 +75,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         runs=not options.compile_only,
         gpus=options.gpus,
     )
+    sys.exit(measure(plan))
 
 
 if __name__ == "__main__":

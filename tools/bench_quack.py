@@ -170,7 +170,10 @@ def measure_gemms(arguments: argparse.Namespace, gpu: int) -> None:
         except FileExistsError:
             continue
         began = time.time()
-        trying = partial(_note, SCRATCH / f"trying-{gpu}", name)
+
+        def trying(kernel: str, name: str = name) -> None:
+            (SCRATCH / f"trying-{gpu}").write_text(f"{name}\t{kernel}")
+
         trying("")
         avoided = {kernel for gemm_name, kernel in skipped if gemm_name == name}
         record = measure(gemm, arguments.device, arguments.configs, avoided, trying)
@@ -378,10 +381,6 @@ def _rounds(sequences: Sequence[Callable[[], Any]], count: int, cuda: bool) -> I
 def lines(out: Path) -> list[Record]:
     """Return all records in a directory."""
     return [*read(sorted(out.glob("*.jsonl")))]
-
-
-def _note(path: Path, name: str, kernel: str) -> None:
-    path.write_text(f"{name}\t{kernel}")
 
 
 def _file(name: str) -> str:

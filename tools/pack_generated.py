@@ -6,10 +6,9 @@ the same problem are records of this problem. Kernels of models that are kept aw
 """
 
 import argparse
-import json
 from pathlib import Path
 
-import zstandard
+from modelbench.records import read
 from score_generated import DATA, Data, timings
 
 from diode_lut.dataset import DatasetWriter, Header, Record, Timing
@@ -24,7 +23,7 @@ def main() -> None:
     parser.add_argument("--hardware", type=Path, required=True, help="a table for the device")
     parser.add_argument("--date", required=True, help="when the kernels were measured: YYYY-MM-DD")
     options = parser.parse_args()
-    about = json.loads(zstandard.decompress(options.data.read_bytes()).split(b"\n", 1)[0])
+    about = next(read([options.data]))
     *_, cuda = about["torch"].partition("+cu")
     header = Header(
         read_hardware(options.hardware),

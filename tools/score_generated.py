@@ -7,7 +7,6 @@ program's score is the geometric mean of time over the best time measured, weigh
 """
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from math import exp
@@ -16,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 from modelbench.corpus import KEPT_AWAY
+from modelbench.records import Record, read
 
 from diode_lut.build.generated import rows_of_kernels
 from diode_lut.hardware import Hardware
@@ -30,7 +29,6 @@ FOLDS = 8  # The parts by family. The next part are the models that are kept awa
 
 DATA = Path(__file__).parent / "modelbench" / "generated-nvidia-h100.jsonl.zst"
 HARDWARE = Hardware("NVIDIA H100", "sm_90", 132)
-Record = dict[str, Any]
 Picks = npt.NDArray[np.int64]  # the number of a config, by fold and kernel
 
 LEAST_CHANGING = 8192  # elements of pointwise kernels whose number may change: two rows of a layer
@@ -40,8 +38,7 @@ class Data:
     """The measured kernels, and the programs that launch them."""
 
     def __init__(self, path: Path) -> None:
-        lines = zstandard.decompress(path.read_bytes()).decode().splitlines()
-        records = [json.loads(line) for line in lines[1:]]
+        records = [*read([path])]
         self.measured = {record["kernel"]: record for record in records if "cold" in record}
         self.programs = [record for record in records if "kernels" in record]
         self.usual = [record for record in self.programs if not record["variant"]]

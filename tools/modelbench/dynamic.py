@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from modelbench.networks import LlamaLayers
+from modelbench.records import append
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch._inductor.utils import fresh_cache, run_and_get_code
@@ -66,10 +67,8 @@ def captured(step: Callable[[], Any]) -> Any:
 
 def note(path: Path, **fields: Any) -> None:
     """Add a line to the results, and print it."""
-    line = json.dumps(fields)
-    print(line, flush=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    print(json.dumps(fields), flush=True)
+    append(path, fields)
 
 
 def measure_dispatch(out: Path, seconds: float, sizes: Sequence[int] = DISPATCHED, calls: int = CALLS) -> None:

@@ -170,6 +170,19 @@ def one_after_the_other(*ways: Way) -> Way:
     return Way(lambda i: [r for way in ways for r in way.call(i)], ways[0].group, "; ".join(way.config for way in ways))
 
 
+def launching(
+    runs: Sequence[Sequence[Callable[[], object]]], results: list[Tensor], group: str, config: str = ""
+) -> Way:
+    """A way that calls all of ``runs`` of a copy, which write the results."""
+
+    def call(i: int) -> list[Tensor]:
+        for run in runs[i]:
+            run()
+        return results
+
+    return Way(call, group, config)
+
+
 def measure_siblings(task: Task, clock: Clock) -> Line:
     """Apart, joined by a copied weight, joined without a copy, gated."""
     m, ns, k, bias = task.sizes
@@ -199,30 +212,15 @@ def measure_siblings(task: Task, clock: Clock) -> Line:
             return launcher(each.specs[0], each.grids[0], a, *[parts[i][j]] * 3, *[outs[j]] * 3, *[vectors[j]] * 3)
 
         runs = [[bound(i, j) for j in members] for i in range(copies)]
-
-        def call(i: int) -> list[Tensor]:
-            for run in runs[i]:
-                run()
-            return [outs[j] for j in members]
-
-        return Way(call, each.group, each.config)
+        return launching(runs, [outs[j] for j in members], each.group, each.config)
 
     def library_of(members: Sequence[int], group: str) -> Way:
-        def call(i: int) -> list[Tensor]:
-            for j in members:
-                library(parts[i][j], vectors[j], outs[j])
-            return [outs[j] for j in members]
-
-        return Way(call, group, "library")
+        runs = [[partial(library, parts[i][j], vectors[j], outs[j]) for j in members] for i in range(copies)]
+        return launching(runs, [outs[j] for j in members], group, "library")
 
     def single(each: Candidate, tensors: Callable[[int], Sequence[Tensor]], results: list[Tensor]) -> Way:
-        runs = [launcher(each.specs[0], each.grids[0], *tensors(i)) for i in range(copies)]
-
-        def call(i: int) -> list[Tensor]:
-            runs[i]()
-            return results
-
-        return Way(call, each.group, each.config)
+        runs = [[launcher(each.specs[0], each.grids[0], *tensors(i))] for i in range(copies)]
+        return launching(runs, results, each.group, each.config)
 
     def three(tensors: Sequence[Tensor]) -> list[Tensor]:
         return [*tensors, tensors[0]][:3] if len(tensors) < 3 else list(tensors)
@@ -241,9 +239,7 @@ def measure_siblings(task: Task, clock: Clock) -> Line:
     if all(triton.values()):
         last["apart triton"] = one_after_the_other(*(found[0] for found in triton.values()))
 
-    def whole(i: int) -> list[Tensor]:
-        library(weights[i], biases, out)
-        return [out]
+    whole = launching([[partial(library, each, biases, out)] for each in weights], [out], "copied library", "library")
 
     def of_one(i: int) -> Sequence[Tensor]:
         return (a, *[weights[i]] * 3, *[out] * 3, *[biases] * 3)
@@ -252,7 +248,7 @@ def measure_siblings(task: Task, clock: Clock) -> Line:
         return (a, *three(parts[i]), *three(outs), *three(vectors))
 
     copied = [single(each, of_one, [out]) for each in by_group["copied"]]
-    found = race.fastest([*copied, Way(whole, "copied library", "library")], [exact])
+    found = race.fastest([*copied, whole], [exact])
     found |= race.fastest([single(each, of_some, outs) for each in by_group["joined"]], exacts)
     if by_group["gated"]:
         product = [functional.silu(exacts[0]) * exacts[1]]
@@ -286,17 +282,7 @@ def measure_few(task: Task, clock: Clock) -> Line:
                 first = (a, *[b] * 3, *[parts] * 3, *[a] * 3)
             tensors = (first, (parts, out))
             runs.append([launcher(s, g, *t) for s, g, t in zip(each.specs, each.grids, tensors, strict=False)])
-
-        def call(i: int) -> list[Tensor]:
-            for run in runs[i]:
-                run()
-            return [out]
-
-        return Way(call, each.group, each.config)
-
-    def library(i: int) -> list[Tensor]:
-        torch.mm(a, weights[i].t(), out=out)
-        return [out]
+        return launching(runs, [out], each.group, each.config)
 
     def decomposed(each: Candidate) -> Way:
         split = each.specs[0].constants[1]
@@ -311,7 +297,7 @@ def measure_few(task: Task, clock: Clock) -> Line:
 
         return Way(call, each.group, each.config)
 
-    ways = [Way(library, "library")]
+    ways = [launching([[partial(torch.mm, a, b.t(), out=out)] for b in weights], [out], "library")]
     ways += [decomposed(each) if each.group == "decompose_k" else kernel(each) for each in task.candidates]
     found = race.fastest(ways, [exact])
     best = {group: ways[0] for group, ways in found.items()}
@@ -356,20 +342,14 @@ def measure_convolution(task: Task, clock: Clock) -> Line:
     if h * w > 1:
         ways += [cudnn("cudnn channels_last, benchmark", True, True), cudnn("cudnn contiguous, benchmark", False, True)]
 
-    def library(i: int) -> list[Tensor]:
-        torch.mm(xs[i], weights[i].t(), out=out)
-        return [out]
+    both = [*zip(xs, weights, strict=True)]
+    library = launching([[partial(torch.mm, x, b.t(), out=out)] for x, b in both], [out], "library mm")
 
     def kernel(each: Candidate) -> Way:
         last = final if each.group == "fused" else out
-        runs = [launcher(each.specs[0], each.grids[0], x, *[b] * 3, *[last] * 3, scale, shift, shift)
-                for x, b in zip(xs, weights, strict=True)]  # fmt: skip
-
-        def call(i: int) -> list[Tensor]:
-            runs[i]()
-            return [last]
-
-        return Way(call, each.group, each.config)
+        launch = partial(launcher, each.specs[0], each.grids[0])
+        runs = [[launch(x, *[b] * 3, *[last] * 3, scale, shift, shift)] for x, b in both]
+        return launching(runs, [last], each.group, each.config)
 
     def followed(group: str, way: Way) -> Way:
         (follower,) = (each for each in task.candidates if each.group == "scale_relu")
@@ -383,9 +363,9 @@ def measure_convolution(task: Task, clock: Clock) -> Line:
         return Way(call, group, way.config)
 
     kernels = [kernel(each) for each in task.candidates if each.group in ("mm", "fused")]
-    ways += [Way(library, "library mm"), *(way for way in kernels if way.group == "mm")]
+    ways += [library, *(way for way in kernels if way.group == "mm")]
     fused = [way for way in kernels if way.group == "fused"]
-    fused += [followed("cudnn channels_last, then", ways[0]), followed("library mm, then", Way(library, ""))]
+    fused += [followed("cudnn channels_last, then", ways[0]), followed("library mm, then", library)]
     found = race.fastest(ways, [exact]) | race.fastest(fused, [after])
     check = False
     return race.last({group: ways[0] for group, ways in found.items()}) | {"bytes": nbytes}

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 from unittest import mock
 
 import torch
 from modelbench import corpus, models
 from modelbench.compiling import synchronize, warm_up
+from modelbench.records import Record, append
 from modelbench.timing import Errors, captured
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import clear_caches
@@ -31,7 +31,6 @@ from diode_lut.hook import quack
 from diode_lut.measure.timing import Bench
 from diode_lut.receipts import recorder
 
-Record = dict[str, Any]
 ROUNDS = 60
 WAYS = ("default", "without", "with")  # default mode, the tables without QuACK, and with it
 
@@ -194,8 +193,7 @@ def main() -> None:
             caches = arguments.caches / str(os.getpid()) / name.split(",")[0].replace(" ", "-")
             record = measure(name, arguments.ways.split(","), device, caches, cold=arguments.cold, alone=alone)
             fcntl.flock(file, fcntl.LOCK_UN)
-            with arguments.out.open("a") as results:
-                results.write(json.dumps(record) + "\n")
+            append(arguments.out, record)
             print(json.dumps(record), flush=True)
 
 

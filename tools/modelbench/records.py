@@ -9,14 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 Record = dict[str, Any]
 
 
 def read(paths: Iterable[Path]) -> Iterator[Record]:
-    """All records of these files; the last line may be incomplete."""
+    """All records of these files, which may be compressed; the last line may be incomplete."""
     for path in paths:
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
+        data = path.read_bytes()
+        for line in (zstandard.decompress(data) if path.suffix == ".zst" else data).splitlines(keepends=True):
+            if line.endswith(b"\n"):
                 yield json.loads(line)
 
 

@@ -9,10 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from modelbench.compiling import compile_once, warm_up
@@ -24,44 +21,31 @@ from modelbench.timing import Compiled, time_model
 def main() -> None:
     """Do the task, a JSON object, and write the result, another one."""
     task = json.loads(sys.argv[1])
-    _prepare(task)
-    with Path(task["lock"]).open("w") as file:
-        _lock(file.fileno(), task["exclusive"], task["timeout"])
-        wait = partial(_lock, file.fileno(), True, task["timeout"])
-        found = _compile(task) if task["kind"] == "compile" else _time(task, wait)
-    result = {**found, "device_name": _device_name(task["device"]), "torch": torch.__version__}
-    Path(sys.argv[2]).write_text(json.dumps(result))
-
-
-def _prepare(task: dict[str, Any]) -> None:
-    """Import what the model needs, and start what Inductor needs, if that is not to be measured."""
-    build(task["model"], "cpu", tiny=True)
+    name, device, tiny = task["model"], task["device"], task["tiny"]
+    build(name, "cpu", tiny=True)  # imports what the model needs
     if task["warm"]:
         warm_up()
-    if task["device"] == "cuda":
+    if device == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
+    with Path(task["lock"]).open("w") as file:
 
+        def lock(*, exclusive: bool = True) -> None:
+            """Wait until it is this process's turn; ``timeout`` seconds later, SIGALRM ends it."""
+            signal.alarm(0)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            signal.alarm(task["timeout"])
 
-def _lock(descriptor: int, exclusive: bool, timeout: int) -> None:
-    """Wait until it is this process's turn; ``timeout`` seconds later, SIGALRM ends it."""
-    signal.alarm(0)
-    fcntl.flock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-    signal.alarm(timeout)
-
-
-def _compile(task: dict[str, Any]) -> dict[str, Any]:
-    return compile_once(task["model"], Label.from_json(task["label"]), task["device"], task["tiny"])
-
-
-def _time(task: dict[str, Any], alone: Callable[[], None]) -> dict[str, Any]:
-    compiles = [
-        Compiled(Label.from_json(each["label"]), each["repetition"], Path(each["caches"])) for each in task["compiles"]
-    ]
-    return time_model(task["model"], compiles, task["device"], task["tiny"], alone)
-
-
-def _device_name(device: str) -> str:
-    return str(torch.cuda.get_device_name()) if device == "cuda" else f"{os.cpu_count()} CPU cores"
+        lock(exclusive=task["exclusive"])
+        if task["kind"] == "compile":
+            found = compile_once(name, Label.from_json(task["label"]), device, tiny)
+        else:
+            compiles = [
+                Compiled(Label.from_json(each["label"]), each["repetition"], Path(each["caches"]))
+                for each in task["compiles"]
+            ]
+            found = time_model(name, compiles, device, tiny, lock)
+    about = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
+    Path(sys.argv[2]).write_text(json.dumps({**found, "device_name": about, "torch": torch.__version__}))
 
 
 if __name__ == "__main__":
