@@ -39,7 +39,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import torch
 from modelbench.joined_kernels import Spec, compile_in_cache
 from modelbench.joined_tasks import NETS, Task, image, network, tasks_of
-from modelbench.joined_ways import MEASURES, ROUNDS, Clock, Line, Way, spread
+from modelbench.joined_ways import MEASURES, ROUNDS, Clock, Line, launching, spread
 from modelbench.records import append, read
 from modelbench.timing import alone
 
@@ -108,7 +108,7 @@ def measure_net(name: str, gpu: int, device: str, out: Path, lock: Path) -> None
             steps = {label: compiled(lambda *tensors: module(*tensors), inputs, way) for label, way in ways.items()}
             line["kernels"] = {label: step.kernels for label, step in steps.items()}
             with alone(lock):
-                runs = [Way(lambda _, run=step.step: run(), "") for step in steps.values()]
+                runs = [launching([[step.step]], [], "") for step in steps.values()]
                 times = clock.times(runs, 1, ROUNDS)
         line["us"] = {label: round(median(found), 2) for label, found in zip(ways, times, strict=True)}
         line["spread"] = {label: round(spread(found), 4) for label, found in zip(ways, times, strict=True)}

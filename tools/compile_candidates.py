@@ -86,19 +86,15 @@ def measure(trial: Trial) -> Found:
     if "amdgcn" in kernel.asm:
         count, spilled = re.findall(r"\.vgpr_(?:spill_)?count:\s*(\d+)", kernel.asm["amdgcn"])
         return Found(shared, int(count), int(spilled))
-    return Found(shared, *_resource_usage(kernel.asm["cubin"]))
-
-
-def _resource_usage(cubin: bytes) -> tuple[int, int]:
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+        file.write(kernel.asm["cubin"])
         file.flush()
         command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    (found,) = re.findall(r"REG:(\d+) STACK:(\d+)", said)
-    return int(found[0]), int(found[1])
+    ((registers, stack),) = re.findall(r"REG:(\d+) STACK:(\d+)", said)
+    return Found(shared, int(registers), int(stack))
 
 
 def verdicts(trial: Trial, result: Found | str) -> Iterator[str]:

@@ -179,17 +179,15 @@ class Team:
 
 def _environment(device: str, place: int) -> dict[str, str]:
     """That of a worker, which gets one of the GPUs in turn if it is to use one."""
-    names = _gpus() if device == "cuda" else []
+    names: list[str] = []
+    if device == "cuda":
+        import torch
+
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
     chosen = {"CUDA_VISIBLE_DEVICES": names[place % len(names)]} if names else {}
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_COMPILE_THREADS": "1", **chosen}
-
-
-def _gpus() -> list[str]:
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
 
 
 def work(options: argparse.Namespace) -> None:

@@ -71,8 +71,12 @@ def _complete(directory: Path) -> None:
     libraries = directory / "torch" / "lib"
     for runtime in directory.glob("nvidia/*/lib/libcudart.so.*"):
         (libraries / runtime.name).symlink_to(runtime)
-    for name in _missing(libraries):
-        _make_empty(libraries / name)
+    command = ["readelf", "-d", *map(str, libraries.glob("*.so"))]
+    needed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = set(re.findall(r"\(NEEDED\).*\[(lib(?:cu|nccl|nv).*)\]", needed)) - {"libcuda.so.1"}  # at the start, never
+    for library in sorted(libraries / name for name in names):
+        if not library.exists():
+            _make_empty(library)
     (directory / "sitecustomize.py").write_text(_AT_START, encoding="utf-8")
 
 
@@ -89,15 +93,6 @@ if _next is not None:
 """
 """Run when Python starts, with the next module of this name, which a test may have written. Functions of the empty
 libraries are looked for when they are called, which is never."""
-
-
-def _missing(libraries: Path) -> list[str]:
-    """What the libraries need of NVIDIA's that is not beside them; the driver is never needed at the start."""
-    needed = subprocess.run(
-        ["readelf", "-d", *libraries.glob("*.so")], capture_output=True, text=True, check=True
-    ).stdout
-    names = set(re.findall(r"\(NEEDED\).*\[(lib(?:cu|nccl|nv).*)\]", needed)) - {"libcuda.so.1"}
-    return sorted(name for name in names if not (libraries / name).exists())
 
 
 def _make_empty(library: Path) -> None:

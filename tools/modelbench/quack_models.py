@@ -20,9 +20,9 @@ from unittest import mock
 
 import torch
 from modelbench import corpus, models
-from modelbench.compiling import synchronize, warm_up
 from modelbench.records import Record, append
 from modelbench.timing import Errors, captured
+from modelbench.worker import synchronize, warm_up
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.utils import clear_caches
 
