@@ -35,7 +35,6 @@ from diode_lut.measure.tasks import (
     Shard,
     Task,
     Watch,
-    difference,
     finalists,
     find_setup,
     make_shards,
@@ -206,9 +205,10 @@ class Workers:
         except (EOFError, ConnectionError) as error:
             raise CollectError("a process that is to measure has ended at once: see its messages above") from error
         for number, other in enumerate(others, 1):
-            differs = difference(setup, other)
-            if differs:
-                raise CollectError(f"timings of devices 0 and {number} cannot be mixed: {differs}")
+            for name in ("hardware", *SOFTWARE):
+                mine, its = getattr(setup.header, name), getattr(other.header, name)
+                if mine != its:
+                    raise CollectError(f"timings of devices 0 and {number} cannot be mixed: {name} {mine} and {its}")
         assert isinstance(setup, Setup)
         return setup
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
-from diode_lut.dataset import SOFTWARE, Header, Record, Timing
+from diode_lut.dataset import Header, Record, Timing
 from diode_lut.errors import HardwareError
 from diode_lut.hardware import Hardware, architecture, detect_hardware
 from diode_lut.hook.versions import failure_reason
@@ -225,15 +225,6 @@ def find_setup(device: str | None, method: str | None, search_space: str) -> Set
     if method == "sweep" and device == "cpu":
         raise HardwareError("cpu: method sweep times Triton kernels, which need CUDA: use --method autotune")
     return Setup(device, method, search_space, _make_header(device, method, search_space))
-
-
-def difference(one: Setup, other: Setup) -> str:
-    """Return the reason why timings of the two setups cannot be mixed, or an empty text."""
-    for name in ("hardware", *SOFTWARE):
-        mine, others = getattr(one.header, name), getattr(other.header, name)
-        if mine != others:
-            return f"{name} {mine} and {others}"
-    return ""
 
 
 def _make_header(device: str, method: str, search_space: str) -> Header:

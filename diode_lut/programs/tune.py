@@ -71,11 +71,11 @@ def tune(order: Order, tell: Callable[[str], None]) -> int:
         raise ProgramError(f"{kept.parent}: {error.strerror}: set XDG_CONFIG_HOME to a directory of yours") from error
     with file:  # which stays locked
         try:
-            code, goes_on = tuning.tune(file)
+            code = tuning.tune(file)
         except DiodeLutError:
             tuning.forget()
             raise
-        if not goes_on:
+        if code < INTERRUPTED:  # else the next tune goes on with what is kept
             tuning.forget()
     return code
 
@@ -97,8 +97,8 @@ class _Tuning(NamedTuple):
         self.kept.unlink(missing_ok=True)
         rmtree(self.kernels, ignore_errors=True)
 
-    def tune(self, file: FileIO) -> tuple[int, bool]:
-        """Return the exit code, and whether the next ``tune`` goes on with the kept misses, open as ``file``."""
+    def tune(self, file: FileIO) -> int:
+        """Tune with the misses that are kept in ``file``, or that it gets, and return the exit code."""
         receipt = before = None
         with suppress(ReceiptError, FileNotFoundError):
             receipt = read_receipt(self.kept)
@@ -115,7 +115,8 @@ class _Tuning(NamedTuple):
             if before.ended.signal or before.ended.code:
                 how = "was interrupted" if before.ended.signal else f"failed, with exit code {before.ended.code}"
                 self.tell(f"the program {how}: nothing is measured")
-                return before.ended.code or INTERRUPTED, False
+                self.forget()
+                return before.ended.code or INTERRUPTED
             receipt = before.receipt
             wanted = set[Problem]().union(*_unanswered(receipt).values())
             for path in self.kernels.iterdir():
@@ -123,8 +124,7 @@ class _Tuning(NamedTuple):
                     path.unlink()
             file.truncate(0)
             append(file, receipt_bytes(receipt))
-        code = self.measure_all(receipt, before)
-        return code, code >= INTERRUPTED
+        return self.measure_all(receipt, before)
 
     def measure_all(self, receipt: Receipt, before: run.ProgramRun | None) -> int:
         """Measure, build, and run the program again."""
