@@ -33,13 +33,13 @@ _NotEmpty = Annotated[str, Meta(min_length=1)]
 _TierName = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
 
-class Versions(NamedTuple):
+class Versions(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """The software of a process. ``torch`` and ``triton`` are empty if they were not loaded."""
 
     diode_lut: str
     python: str
-    torch: str
-    triton: str
+    torch: str = ""
+    triton: str = ""
 
 
 class SourceRecord(Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -253,7 +253,7 @@ def _questions(device: Device, counts: Counter[Any]) -> Iterator[dict[str, Any]]
 
 def versions_to_json(versions: Versions) -> dict[str, str]:
     """Return the fields of the JSON object, without software that was not loaded."""
-    return {name: version for name, version in versions._asdict().items() if version}
+    return {name: version for name, version in asdict(versions).items() if version}
 
 
 def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
@@ -378,18 +378,11 @@ class _DeviceJson(_Json, kw_only=True):
     cached: _Count = 0
 
 
-class _VersionsJson(_Json, kw_only=True):
-    diode_lut: str
-    python: str
-    torch: str = ""
-    triton: str = ""
-
-
 class _ReceiptJson(_Json, kw_only=True):
     schema_version: _Count
     processes: _Calls
     selecting_ns: _Count
-    versions: list[_VersionsJson]
+    versions: list[Versions]
     devices: list[_DeviceJson]
 
 
@@ -421,7 +414,6 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         reason, _, place = str(error).partition(" - at `$")
         reason = reason.replace("Expected", "expected", 1).replace("Object", "object", 1)
         raise ReceiptError(": ".join(filter(None, (path, place.strip("`."), reason)))) from None
-    versions = dict.fromkeys(Versions(**asdict(each)) for each in decoded.versions)
     devices: dict[Hardware, Device] = {}
     for each in decoded.devices:
         device = devices.setdefault(Hardware(**asdict(each.hardware)), Device())
@@ -435,7 +427,7 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         for miss in each.misses:
             if miss.expected_permille:
                 device.expect(miss.problem, miss.expected_permille)
-    return Receipt(decoded.processes, versions, decoded.selecting_ns, devices)
+    return Receipt(decoded.processes, dict.fromkeys(decoded.versions), decoded.selecting_ns, devices)
 
 
 _QUESTIONS: dict[str, Any] = {
