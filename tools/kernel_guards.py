@@ -172,7 +172,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "few-rows": ("require_fit", NONE, FEW_ROWS + "test_more_rows_are_the_librarys"),
         "gpu-that-is-too-small": ("is_big_enough", TRUE, SMALL_GPUS + "test_a_model_is_no_evidence"),
     },
-    "diode_lut.templates.joined_mm": {
+    "diode_lut.templates.together": {
         "few-rows-constants": (
             "FewRows.constants",
             Instead("lambda self, layout: ''"),

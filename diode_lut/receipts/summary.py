@@ -131,8 +131,8 @@ def _answers(device: receipts.Device) -> Iterator[str]:
         yield f"  {counted(times, 'call')} without a choice: {reason}{remedy}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
-    for name, each in found["epilogues"].items():
-        yield f"  {name} epilogues: {each['fused']} fused into the matmul, {each['apart']} left to a kernel of their own"
+    for name, (fused, apart) in ((name, each.values()) for name, each in found["epilogues"].items()):
+        yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
     for reason, times in found["unfused"].items():
         yield f"  nothing fused after {counted(times, 'matmul')}: {reason}"
     for reason, times in found["not_joined"].items():

@@ -183,11 +183,18 @@ class Template:
                 reason = f"{architecture.name} has no such tunable (only {parameter.architectures}... has)"
                 yield Complaint(reason, parameter.name)
 
-    def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
-        """Yield reasons besides ``complaints`` why a config cannot be launched for a problem."""
+    def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
+        """Yield reasons besides ``complaints`` why a config cannot be launched for a problem.
+
+        ``architecture`` may have the shared memory of a device.
+        """
         return iter(())
+
+    def memory_faults(self, needing: str, memory: int, architecture: Architecture) -> Iterator[Complaint]:
+        """Complain about this many bytes of shared memory, if the architecture is known to have fewer."""
+        allowed = architecture.shared_memory
+        if allowed is not None and memory > allowed:
+            yield Complaint(f"{needing} {memory} bytes of shared memory ({architecture.name} has {allowed})")
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
         """Return whether a sweep may try a config on a problem, because nothing speaks against launching it."""
