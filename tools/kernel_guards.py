@@ -358,7 +358,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             GENERATED + "test_config_that_cannot_run_gives_way",
         ),
     },
-    "diode_lut.hook.lists": {
+    "diode_lut.hook.unasked": {
         "grouped-sizes-change": ("is_plain", TRUE, GROUPED + "test_sizes_that_change_are_inductors"),
         "grouped-settings": ("require_templates", NONE, GROUPED + "test_inductors_settings_are_kept"),
         "grouped-cpp": ("_require_kernel", Without("cpp_wrapper"), GROUPED + "test_cpp_wrappers_have_the_library"),

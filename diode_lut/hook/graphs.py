@@ -18,7 +18,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,9 @@ def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any,
         let_pass(error)
     with recorder.collecting() as collected:
         graph = compile_graph(scheme, gm, *arguments, **named)
-    try:
+    with _or_warn(_GAP):
         _keep(graph, collected)
         write_after_graph(recorder.own_receipt)
-    except Exception as error:
-        _warn(error)
     return graph
 
 
@@ -85,24 +84,18 @@ def prepare_workers(gm: Any) -> None:
 def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Load a graph from a cache, and record the decisions about it."""
     loaded = load(*arguments, **named)
-    try:
+    with _or_warn(_GAP):
         graph, *_ = loaded
         if graph is not None and not off_because:
             _tell(graph, cached=True)
-            write_after_graph(recorder.own_receipt)
-    except Exception as error:
-        _warn(error)
     return loaded
 
 
 def postprocess(postprocess_output: Callable[..., None], scheme: Any, output: Any) -> None:
     """Receive a graph that another process has compiled, and record the decisions about it."""
     postprocess_output(scheme, output)
-    try:
+    with _or_warn(_GAP):
         _tell(output.graph, cached=False)
-        write_after_graph(recorder.own_receipt)
-    except Exception as error:
-        _warn(error)
 
 
 def _keep(graph: Any, collected: recorder.Collected) -> None:
@@ -123,12 +116,20 @@ def _tell(graph: Any, *, cached: bool) -> None:
         devices = decode_receipt(orjson.loads(receipt), "a compiled graph").devices
         trace_graph(counts, receipt, cached=cached)
         recorder.told(recorder.Counts(**counts), devices, cached=cached)
+    write_after_graph(recorder.own_receipt)
 
 
-def _warn(error: Exception) -> None:
-    """Warn about gaps in receipts and statistics. The compile goes on."""
-    let_pass(error)
-    warn_once(f"what was decided for a graph is not recorded: {error!r}")
+_GAP = "what was decided for a graph is not recorded"
+
+
+@contextmanager
+def _or_warn(gap: str) -> Iterator[None]:
+    """Warn about a gap in records. The compile, or the program, goes on."""
+    try:
+        yield
+    except Exception as error:
+        let_pass(error)
+        warn_once(f"{gap}: {error!r}")
 
 
 def record_artifact(record: Callable[..., None], cls: Any, artifact: Any) -> None:
@@ -264,11 +265,8 @@ def trace_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named:
     """Run a Triton kernel. Trace the call by name if it is a template's GEMM, or if tables may have rows for it."""
     name = None
     if torch.autograd.profiler._is_profiler_enabled:
-        try:
+        with _or_warn("a generated kernel is not traced by name"):
             name = _triton_name(getattr(getattr(kernel, "fn", None), "src", "")) or _generated_name(kernel, arguments)
-        except Exception as error:
-            let_pass(error)
-            warn_once(f"a generated kernel is not traced by name: {error!r}")
     if name is None:
         return run(kernel, *arguments, **named)
     with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
@@ -303,11 +301,8 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
     """Run a Triton kernel, and record it the first time."""
     if not hasattr(kernel, _RECORDED):
         setattr(kernel, _RECORDED, True)
-        try:
+        with _or_warn("a generated kernel is not recorded"):
             _record(kernel, arguments)
-        except Exception as error:
-            let_pass(error)
-            warn_once(f"a generated kernel is not recorded: {error!r}")
     return run(kernel, *arguments, **named)
 
 

@@ -15,8 +15,9 @@ import copy
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import sympy
@@ -31,7 +32,6 @@ from torch._inductor.virtualized import V
 
 from diode_lut.decide.decide import Answers, Axis, Piece
 from diode_lut.decide.sources import Decision
-from diode_lut.errors import MissError
 from diode_lut.hardware import architecture
 from diode_lut.hook import epilogues
 from diode_lut.hook.choices import (
@@ -60,7 +60,7 @@ from diode_lut.hook.problems import (
     why_left,
 )
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, forget_what_was_taken_over, snapshot
-from diode_lut.hook.switch import OFF, cache_identity, follow, leave, off_because
+from diode_lut.hook.switch import OFF, cache_identity, follow, off_because, ours_or_inductors
 from diode_lut.hook.versions import UIDS, release, require_same_parameters, uuid_of
 from diode_lut.hook.wrapper import Branches, can_branch
 from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, NO_VARIANT, SCALED, Problem, letters
@@ -68,19 +68,6 @@ from diode_lut.templates.config import ATEN, Config, needed_pad, pad_multiple, p
 from diode_lut.templates.template import SomeProblems
 
 Choices = list[ChoiceCaller]
-Found = TypeVar("Found")
-
-
-def _ours_or_inductors(what: str, ours: Callable[[], Found | None], inductors: Callable[[], Found]) -> Found:
-    """Return the answer of the tables, or Inductor's if there is none, or if finding ours raises an error."""
-    try:
-        found = ours()
-    except MissError:
-        raise  # as the setting strict has it
-    except Exception as error:
-        leave(what, error)
-        found = None
-    return inductors() if found is None else found
 
 
 class DiodeChoices(InductorChoices):
@@ -113,7 +100,7 @@ class DiodeChoices(InductorChoices):
             now, matmul = in_force(), (kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {})
             return None if now is None else _MatmulLowering(now, *matmul).choices()
 
-        return _ours_or_inductors(op_name, ours, lambda: ask_base(templates))
+        return ours_or_inductors(op_name, ours, lambda: ask_base(templates))
 
     def reduction_split_factor(  # type: ignore[override]  # a static method before torch 2.14
         self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
@@ -127,7 +114,7 @@ class DiodeChoices(InductorChoices):
             return parts_of(device, *sizes, inner=inner_reduction)
 
         inductors = partial(super().reduction_split_factor, device, *sizes, inner_reduction)
-        return _ours_or_inductors("a reduction", ours, inductors)
+        return ours_or_inductors("a reduction", ours, inductors)
 
     def triton_kernel_kwargs(
         self, kernel_cls: Any, features: Any, groups: list[Any], kernel_kwargs: dict[str, Any]
@@ -140,7 +127,7 @@ class DiodeChoices(InductorChoices):
 
             return {**arguments, **fixed_arguments(kernel_cls, features, groups[0], arguments)}
 
-        return _ours_or_inductors("a generated kernel", ours, lambda: arguments)
+        return ours_or_inductors("a generated kernel", ours, lambda: arguments)
 
     def get_flex_attention_fwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for the present flex attention."""
@@ -167,7 +154,7 @@ def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
 
         return answer_attention(op, ask_base)
 
-    return _ours_or_inductors(op, ours, ask_base)
+    return ours_or_inductors(op, ours, ask_base)
 
 
 def on_top_of(handler: InductorChoices) -> DiodeChoices:
@@ -200,14 +187,14 @@ def filter_choices(choices: Choices) -> Choices:
     def ours() -> Choices | None:
         if in_force() is None:
             return None
-        from diode_lut.hook.lists import answer_grouped, answer_on_cpu
+        from diode_lut.hook.unasked import answer_grouped, answer_on_cpu
 
         grouped = None
         if choices and isinstance(V.choices, DiodeChoices):
             grouped = answer_grouped(choices)
         return grouped or answer_on_cpu(choices)
 
-    return marked or _ours_or_inductors("a matmul", ours, lambda: choices)
+    return marked or ours_or_inductors("a matmul", ours, lambda: choices)
 
 
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:
@@ -365,23 +352,23 @@ _answered = threading.local()
 """Weak references to A and B of this thread's last addmm, if it was answered, as ``inputs``."""
 
 
+@dataclass(eq=False)
 class _MatmulLowering:
     """The lowering of a matmul on a GPU, for which Inductor asks the handler for choices."""
 
-    def __init__(
-        self,
-        now: InductorSnapshot,
-        inputs: Any,
-        templates: list[Any],
-        op: str,
-        ask_base: Callable[[list[Any]], Choices],
-        options: dict[str, dict[str, Any]],
-    ) -> None:
-        self.now, self.inputs, self.op, self.ask_base = now, inputs, op, ask_base
-        self.templates, self.options = templates, options
-        self.variant, self.axes = NO_VARIANT, tuple[Axis, ...]()
-        self.is_single = now.settings.policy == "pick" and now.settings.top_k == 1
+    now: InductorSnapshot
+    inputs: Any
+    templates: list[Any]
+    op: str
+    ask_base: Callable[[list[Any]], Choices]
+    options: dict[str, dict[str, Any]]
+    variant: str = NO_VARIANT
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def is_single(self) -> bool:
         """Whether Inductor gets a single choice."""
+        return self.now.settings.policy == "pick" and self.now.settings.top_k == 1
 
     def choices(self) -> Choices | None:
         """Return the choices of the answer, or None if Inductor should choose among its own."""

@@ -1,8 +1,13 @@
-"""Answer about lists that Inductor makes without asking the handler: for grouped matmuls, and on the CPU.
+"""Answer where Inductor does not ask the handler: for grouped matmuls, on the CPU, and for 1x1 convolutions.
 
-In default mode, the list of a grouped matmul has the library alone. Under max-autotune it also has Inductor's kernels,
-generated but not compiled yet. On the CPU, the list has the library and the C++ template. If a table answers, its
-choices replace the list.
+For the first two it makes a list of choices. In default mode, the list of a grouped matmul has the library alone. Under
+max-autotune it also has Inductor's kernels, generated but not compiled yet. On the CPU, the list has the library and
+the C++ template. If a table answers, its choices replace the list.
+
+A 1x1 convolution is lowered to a matmul, if a kernel of the tables also does the pointwise work that follows. CuDNN
+leaves this work to another kernel, and is otherwise as fast as a matmul. So rows for a matmul with its epilogue decide.
+Models do not, because none was measured against cuDNN. The matmul then gets its kernel like any other. Images must be
+channels last, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,15 +24,17 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.ir import ChoiceCaller, FlexibleLayout, InputBuffer, TensorBox
 from torch._inductor.kernel import mm_grouped
+from torch._inductor.kernel.conv import convert_1x1_conv_to_mm
 from torch._inductor.kernel.mm_common import mm_args
-from torch._inductor.lowering import permute
+from torch._inductor.lowering import lowerings, permute
 from torch._inductor.runtime.triton_compat import tl
 from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_template, use_cpp_gemm_template
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hook.choices import fix_layout, marked_choices, require_fit, require_templates
+from diode_lut.hook.choices import fix_layout, in_force, is_on, marked_choices, require_fit, require_templates
+from diode_lut.hook.epilogues import epilogue_ahead
 from diode_lut.hook.problems import (
     MKL_LINEAR,
     SIZES_CHANGE,
@@ -40,11 +47,12 @@ from diode_lut.hook.problems import (
     stays_aligned,
     why_left,
 )
-from diode_lut.hook.snapshot import CannotRun, snapshot
+from diode_lut.hook.snapshot import CannotRun, autotuning, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS
 from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import GROUPED, Operand, Problem, letters, problem_of
 from diode_lut.receipts import FREEZABLE, ONLY_THE_LIBRARY
+from diode_lut.settings import MODEL
 from diode_lut.templates.config import ATEN, Config
 
 
@@ -255,3 +263,67 @@ def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | No
                 nodes = [x, packed, weight]
                 CppGemmTemplate.add_choices(choices, layout, nodes, trans_w=True, input_indices=[0, 2])
     return next(iter(choices), None)
+
+
+_OF_A_MATMUL = [[1, 1], [1, 1], [0, 0], [1, 1], [0, 0]]  # window, stride, padding, dilation, output padding of a matmul
+_OF_IMAGES = (torch.float16, torch.bfloat16)  # types of one precision for convolutions and matmuls, in all settings
+
+
+def as_matmul(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Return the result of a convolution lowered to a matmul, or None if Inductor should lower it.
+
+    As Inductor does for cuDNN, add the bias as pointwise work, and store the inputs. Inductor's own way to a matmul
+    does not store them, so each reader would compute them again.
+    """
+    now, device, sizes = in_force(), x.get_device(), [*x.get_size(), *weight.get_size()]
+    if now is None or now.settings.policy != "pick" or now.settings.top_k > 1 or not now.settings.epilogues:
+        return None
+    if inductor_config.conv_1x1_as_mm or autotuning() or is_on("triton.native_matmul"):
+        return None
+    if torch.version.hip or device.type != "cuda" or not V.graph.is_inference:
+        return None
+    if len(sizes) != 8 or not is_plain(sizes) or 0 in sizes:
+        return None
+    images, channels, height, width, results, _, *window = map(int, sizes)
+    given = [window, *map(list, (stride, padding, dilation, output_padding))]
+    if given != _OF_A_MATMUL or transposed or groups != 1:
+        return None
+    kinds = {x.get_dtype(), weight.get_dtype()}
+    dtype, epilogue = dtype_of(kinds, device.type), epilogue_ahead(V.graph.current_node)
+    if dtype is None or not kinds.issubset(_OF_IMAGES) or epilogue is None:
+        return None
+    a = Operand((images * height * width, channels), (channels, 1))
+    problem = problem_of("mm", dtype, a, Operand((channels, results), (1, channels)))
+    decision = now.answers(problem, device, padding=False).with_epilogue(epilogue)
+    best = next(iter(decision.configs), ATEN)
+    if best == ATEN or best.pad > 1 or decision.tier == MODEL:
+        return None
+    x.realize()
+    weight.realize()
+    if not _is_channels_last(x, channels, height, width) or not _is_channels_last(weight, channels, 1, 1):
+        return None
+    result = convert_1x1_conv_to_mm(x, weight, None)  # type: ignore[no-untyped-call]
+    add, view = lowerings[torch.ops.aten.add], lowerings[torch.ops.aten.view]
+    return result if bias is None else add(result, view(bias, [results, 1, 1]))
+
+
+def _is_channels_last(node: Any, channels: int, height: int, width: int) -> bool:
+    """Return whether a tensor is channels last without gaps, or will be, because its layout is open."""
+    if not ir.is_storage_and_layout(node):
+        return False
+    layout = node.get_layout()
+    if isinstance(layout, ir.FlexibleLayout):
+        return bool(V.graph.layout_opt)
+    strides = height * width * channels, 1, width * channels, channels
+    steps = zip(layout.size, layout.stride, strides, strict=True)
+    return all(size == 1 or step == wanted for size, step, wanted in steps)
