@@ -136,7 +136,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
         "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
-        "graph-without-its-answers-in-another-process": ("lacks_answers_for_another", FALSE, HANDED_OVER + SERVED),
+        "graph-without-its-answers-in-another-process": ("compiles_for_another", FALSE, HANDED_OVER + SERVED),
     },
     "diode_lut.hook.patches": {
         "failure-in-the-factory": ("_inductors_own", RAISES, INSTALL + "test_inductor_has_moved_on"),

@@ -20,7 +20,7 @@ from torch.fx import Graph, Node
 
 from diode_lut.hardware import architecture
 from diode_lut.hook import quack
-from diode_lut.hook.choices import in_force, is_on, require_fit, require_settings_of_timings
+from diode_lut.hook.choices import in_force, is_on
 from diode_lut.hook.epilogues import is_concatenated
 from diode_lut.hook.joined import (
     ACTIVATIONS,
@@ -29,13 +29,13 @@ from diode_lut.hook.joined import (
     STEPS,
     Product,
     erase_unread,
-    named,
+    first_able,
     operands_of,
     product_of,
     takes_place,
     written,
 )
-from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
+from diode_lut.hook.snapshot import InductorSnapshot
 from diode_lut.problem import DOMAINS, FUSED, GATED, ROW_BYTES, Problem
 from diode_lut.templates.config import DEFAULT, Config, templates_for
 
@@ -44,11 +44,11 @@ aten = torch.ops.aten
 _MUL, _ADD = aten.mul.Tensor, aten.add.Tensor
 
 _OF_PRODUCT: dict[Any, str] = {
-    (aten.relu.default, "y"): "relu",
-    (_MUL, (_MUL, "y", 0.5), (_ADD, (aten.erf.default, (_MUL, "y", math.sqrt(0.5))), 1)): "gelu",
-    named("geglu", "y"): "gelu_tanh",
+    (aten.relu.default, "gate"): "relu",
+    (_MUL, (_MUL, "gate", 0.5), (_ADD, (aten.erf.default, (_MUL, "gate", math.sqrt(0.5))), 1)): "gelu",
+    ACTIVATIONS["geglu"]: "gelu_tanh",
 }
-"""Activations of a product, as Inductor decomposes them."""
+"""Activations of a product, which is ``gate`` in them, as Inductor decomposes them."""
 
 _MOST_NODES = 16  # maximum number of nodes to look at after a matmul. The work has at most 12
 
@@ -109,7 +109,7 @@ def _works(product: Product) -> Iterator[_Work]:
         if result.target in RESHAPES:  # a view of the work's result
             continue
         inside = {y}
-        variant, other = _OF_PRODUCT.get(written(result, {y: "y"}, inside)), None
+        variant, other = _OF_PRODUCT.get(written(result, {y: "gate"}, inside)), None
         if variant is None:
             inside = {y, result}
             variant, other = _with_other(result, y, inside)
@@ -174,15 +174,7 @@ def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
     if templates_for(architecture(now.hardware(value.device).arch), work.problem.op) == [DEFAULT.template]:
         return None
     decision = now.answers(work.problem, value.device, padding=False).decision
-
-    def check(config: Config) -> None:
-        if config != DEFAULT:
-            if work.problem.op not in config.kernel.ops:
-                raise CannotRun(f"{config.template} is not for {work.problem.op}")
-            require_settings_of_timings(value.dtype)
-            require_fit(config, work.problem, value.device)
-
-    config, _ = next(tried(decision, check), (None, None))
+    config = first_able(decision, work.problem, value)
     if config is None:
         now.record_apart(decision)
     if config in (None, DEFAULT):

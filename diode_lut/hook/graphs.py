@@ -32,8 +32,8 @@ from diode_lut import probe
 from diode_lut.errors import let_pass
 from diode_lut.files import write_atomically
 from diode_lut.hook.choices import in_force
-from diode_lut.hook.snapshot import trace_graph
-from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, lacks_answers_for_another, off_because
+from diode_lut.hook.snapshot import compiles_for_another, trace_graph
+from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, off_because
 from diode_lut.hook.versions import FIXED, FORMS, KWARGS
 from diode_lut.log import log, warn_once
 from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, GENERATED_KERNEL, RECORDING, TRITON_GEMM
@@ -105,7 +105,7 @@ def _keep(graph: Any, collected: recorder.Collected) -> None:
         counts, receipt = collected.counts.as_dict(), receipt_bytes(Receipt(1, devices=collected.devices))
         vars(graph)[_KEPT] = counts, receipt
         trace_graph(counts, receipt, cached=False)
-    if lacks_answers_for_another():
+    if compiles_for_another() and not is_answered():
         vars(graph)[_UNANSWERED] = Unanswered()
 
 

@@ -503,7 +503,7 @@ class _MatmulLowering:
                         return epilogues.Alternative(decision, config, found.triton[0], found, pieces)
             return epilogues.Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
 
-        made = epilogues.Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
+        made = epilogues.Alternatives(problem, answering, alternative, assumed, own_branches, in_part)
         return epilogues.Deferred(plain, aten, made)
 
     def _build(self, config: Config) -> ChoiceCaller:
