@@ -138,11 +138,10 @@ def attention_of(node: Any, op: str) -> Attention | None:
         graph: torch.fx.Graph = module.graph
         return graph
 
-    score = arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"]
-    variant = Modifications(
-        mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]),
-        score_class(graph_of(score), arguments["score_mod_other_buffers"]),
-    )
+    score = graph_of(arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"])
+    is_plain = _result(score) is _placeholders(score)[0]  # of ``score_mod(score, b, h, q_idx, kv_idx)``
+    scores = "captured" if arguments["score_mod_other_buffers"] else "plain" if is_plain else "computed"
+    variant = Modifications(mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]), scores)
     dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
     operands = [
         Operand(tuple(map(hint, each.shape)), tuple(map(hint, each.stride())), hint(each.storage_offset()))
@@ -186,13 +185,6 @@ def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
     aten = torch.ops.aten
     causal = ((aten.ge.Tensor, (m, n)), (aten.le.Tensor, (n, m)))
     return "causal" if (result.target, tuple(result.args)) in causal else "computed"
-
-
-def score_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
-    """Return the class of SCORES for the graph of ``score_mod(score, b, h, q_idx, kv_idx)``."""
-    if buffers:
-        return "captured"
-    return "plain" if _result(graph) is _placeholders(graph)[0] else "computed"
 
 
 def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:

@@ -514,9 +514,7 @@ def use_native_matmul(is_native: Callable[[Any, Any], bool], mat1: Any, mat2: An
     native = is_native(mat1, mat2)
     try:
         if native:
-            from diode_lut.hook.handler import record_native
-
-            record_native()
+            _function("diode_lut.hook.handler:record_native")()
     except Exception as error:
         leave("a native matmul", error)
     return native
