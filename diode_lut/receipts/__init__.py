@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import orjson
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
 from msgspec.structs import asdict
 
 from diode_lut.errors import ProblemError, ReceiptError, csv_remedy
@@ -29,6 +29,7 @@ MAX_COUNT = 2**53 - 1
 _Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _Calls = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 _Size = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
+_Permille = Annotated[int, Meta(ge=1, le=MAX_PERMILLE)]
 _NotEmpty = Annotated[str, Meta(min_length=1)]
 _TierName = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
@@ -60,25 +61,25 @@ class Hit(NamedTuple):
     """
 
     problem: Problem
-    tier: str
+    tier: _TierName
     digest: str
     row: str
-    configs: tuple[str, ...]
-    over: str = ""
+    configs: Annotated[tuple[str, ...], Meta(min_length=1)]
+    over: _NotEmpty = ""
 
 
 class Miss(NamedTuple):
     """A problem left to Inductor. ``over`` is as in Hit."""
 
     problem: Problem
-    over: str = ""
+    over: _NotEmpty = ""
 
 
 class Skip(NamedTuple):
     """A config of an answer, and the reason why it could not run, as text."""
 
     problem: Problem
-    tier: str
+    tier: _TierName
     digest: str
     row: str
     config: str
@@ -306,29 +307,12 @@ class _AskedJson(_Json, kw_only=True, dict=True):
         self.problem = Problem.checked(self.op, self.dtype, self.layout, *sizes, *classes, self.H, self.G, self.V)
 
 
-class _MissJson(_AskedJson, kw_only=True):
-    over: _NotEmpty | UnsetType = UNSET
-    expected_permille: Annotated[int, Meta(ge=1, le=MAX_PERMILLE)] | UnsetType = UNSET
-
-
-class _HitJson(_AskedJson, kw_only=True):
-    tier: _TierName
-    digest: str
-    row: str
-    configs: Annotated[tuple[str, ...], Meta(min_length=1)]
-    over: _NotEmpty | UnsetType = UNSET
-
-
-class _SkipJson(_AskedJson, kw_only=True):
-    tier: _TierName
-    digest: str
-    row: str
-    config: str
-    reason: str
-
-
-class _LeftJson(_AskedJson, kw_only=True):
-    reason: str
+def _list_of(kind: Any, *more: Any) -> Any:
+    """Return the type of a list of JSON objects with a problem, the other fields of ``kind``, and ``more``."""
+    hints = get_type_hints(kind, include_extras=True)
+    defaults = {name: (default,) for name, default in kind._field_defaults.items()}
+    fields = [(name, hints[name], *defaults.get(name, ())) for name in kind._fields[1:]]
+    return list[defstruct(kind.__name__, [*fields, *more], bases=(_AskedJson,), kw_only=True)]  # type: ignore[misc]
 
 
 class _GeneratedJson(_Json, kw_only=True, dict=True):
@@ -364,18 +348,22 @@ class _HardwareJson(_Json, kw_only=True):
     sm_count: _Size
 
 
-class _DeviceJson(_Json, kw_only=True):
-    hardware: _HardwareJson
-    sources: list[SourceRecord]
-    left_out: list[str]
-    hits: list[_HitJson]
-    misses: list[_MissJson]
-    skipped: list[_SkipJson]
-    no_choice: list[_LeftJson] = []
-    unfused: list[_LeftJson] = []
-    apart: list[_LeftJson] = []
-    generated: list[_GeneratedJson] = []
-    cached: _Count = 0
+_DeviceJson = defstruct(
+    "_DeviceJson",
+    [
+        ("hardware", _HardwareJson),
+        ("sources", list[SourceRecord]),
+        ("left_out", list[str]),
+        ("hits", _list_of(Hit)),
+        ("misses", _list_of(Miss, ("expected_permille", _Permille | UnsetType, UNSET))),
+        ("skipped", _list_of(Skip)),
+        *((name, _list_of(Left), []) for name in ("no_choice", "unfused", "apart")),
+        ("generated", list[_GeneratedJson], []),
+        ("cached", _Count, 0),
+    ],
+    bases=(_Json,),
+    kw_only=True,
+)
 
 
 class _ReceiptJson(_Json, kw_only=True):
@@ -383,7 +371,7 @@ class _ReceiptJson(_Json, kw_only=True):
     processes: _Calls
     selecting_ns: _Count
     versions: list[Versions]
-    devices: list[_DeviceJson]
+    devices: list[_DeviceJson]  # type: ignore[valid-type]
 
 
 def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
@@ -409,7 +397,7 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         remedy = " (written by a newer diode_lut: upgrade)" if type(found) is int and found > VERSION else ""
         raise ReceiptError(f"{path}: schema_version: expected {VERSION}, found {found!r:.60}{remedy}")
     try:
-        decoded = convert(whole_numbers(document), _ReceiptJson)
+        decoded: Any = convert(whole_numbers(document), _ReceiptJson)
     except ValidationError as error:
         reason, _, place = str(error).partition(" - at `$")
         reason = reason.replace("Expected", "expected", 1).replace("Object", "object", 1)
