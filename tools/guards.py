@@ -125,8 +125,8 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.hook.graphs": {
         "mark-of-a-package": (
-            "_is_current",
-            TRUE,
+            "load_package",
+            Instead("lambda load, function: load(function)"),
             CHANGES + "test_packages_are_served_to_those_who_would_make_the_same",
         ),
         "package-without-a-mark": (

@@ -258,7 +258,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.hook.attention": {
         "attention-blocks": ("_require_divisors", NONE, ATTENTION + "test_refused"),
-        "attention-options": ("_leaves_choice", TRUE, ATTENTION + "test_kernel_options_win"),
+        "attention-options": ("attention_of", Without("harmless"), ATTENTION + "test_kernel_options_win"),
         "attention-types": ("dtype_of", Instead('lambda *_: "bfloat16"'), ATTENTION + "test_left_to_inductor"),
     },
     "diode_lut.templates.flex_attention": {
@@ -343,7 +343,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "grouped-alignment": ("_require_kernel", Without("align"), GROUPED + "test_refused"),
         "grouped-overlap": ("_apart", TRUE, GROUPED + "test_refused"),
         "grouped-index": ("_require_kernel", Without("can_use_32bit_indexing"), GROUPED + "test_refused"),
-        "candidates-without-a-layout": ("_can_be_timed", TRUE, CPU + "test_frozen_linear_with_several_candidates"),
+        "candidates-without-a-layout": (
+            "answer_on_cpu",
+            Without("layout"),
+            CPU + "test_frozen_linear_with_several_candidates",
+        ),
         "convolution-window": ("as_matmul", Without("given"), CONVOLUTIONS + STAYS),
         "convolution-transposed": ("as_matmul", Without("transposed"), CONVOLUTIONS + STAYS),
         "convolution-sizes-change": ("is_plain", TRUE, CONVOLUTIONS + STAYS),

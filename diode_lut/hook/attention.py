@@ -130,7 +130,9 @@ def attention_of(node: Any, op: str) -> Attention | None:
     if query.device.type != "cuda":
         return None
     why_left = "" if all(type(size) is int for size in (*sizes, sparse_q, sparse_kv)) else SIZES_CHANGE
-    if not _leaves_choice(arguments["kernel_options"], op, query.dtype):
+    harmless = _HARMLESS if query.dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
+    options = (name for name in arguments["kernel_options"] if not name.startswith(_IGNORED[op]))
+    if not harmless.issuperset(name.removeprefix("fwd_").removeprefix("bwd_") for name in options):
         why_left = _USER_CHOOSES
 
     def graph_of(modification: Any) -> torch.fx.Graph:
@@ -157,13 +159,6 @@ def attention_of(node: Any, op: str) -> Attention | None:
     except ProblemError:
         return None
     return Attention(problem, sparse_q, sparse_kv, query.device, why_left)
-
-
-def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
-    """Return whether the user's kernel options leave all tunables open."""
-    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
-    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
-    return harmless.issuperset(names)
 
 
 def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:

@@ -149,14 +149,11 @@ def read_package(read: Callable[[str], Any], path: str) -> Any:
 def load_package(load: Callable[[Any], Any], function: Any) -> Any:
     """Load the package of a function, or none if it was made with other settings or tables."""
     entry = load(function)
-    if entry is None or all(_is_current(artifact) for artifact in entry.backends.values()):
+    current = None if entry is None else repr(cache_identity())
+    if entry is None or all(getattr(artifact, _MARK, None) == current for artifact in entry.backends.values()):
         return entry
     log.info("%s is compiled again: its package was made with other settings or tables", function)
     return None
-
-
-def _is_current(artifact: Any) -> bool:
-    return getattr(artifact, _MARK, None) == repr(cache_identity())
 
 
 _LEAST_CALLS, _LEAST_SECONDS = 25, 0.25  # repeated calls of each graph to trace, and seconds to trace them for

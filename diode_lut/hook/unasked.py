@@ -196,15 +196,11 @@ def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
         return offered
 
     found = marked_choices(now, now.decide(problem, "cpu", padding=False, axes=axes), build)
-    return found if found is None or _can_be_timed(choices) else found[:1]
-
-
-def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
-    """Return whether Inductor could benchmark these choices: it needs the layout of their result.
-
-    Its lowerings of packed linears compute this layout under max-autotune only.
-    """
-    return all(choice.layout is not None for choice in choices)
+    # To benchmark choices, Inductor needs the layout of their result. Its lowerings of packed linears compute it under
+    # max-autotune only
+    if any(choice.layout is None for choice in choices):
+        return found and found[:1]
+    return found
 
 
 def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
