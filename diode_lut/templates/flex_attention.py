@@ -12,7 +12,7 @@ from itertools import product
 
 from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
-from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, registers
+from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, fitting, registers
 
 BLOCKS = (16, 32, 64, 128)  # kernels check no ends of lengths that are multiples of 128, so no block may be larger
 
@@ -92,7 +92,7 @@ class Forward(Flex):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield the two largest blocks of queries the length fills, and the three of keys."""
-        for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
+        for block_m, block_n in product(fitting(problem.m, BLOCKS)[-2:], fitting(problem.n, BLOCKS)[-3:]):
             area = block_m * max(block_n, problem.v)  # elements of the largest block: neither too few nor too many
             all_warps = [warps for warps in (1, 2, 4, 8) if 512 <= area // warps <= 4096] or [4]
             for stages, warps in product((1, 2, 3, 4), all_warps):
@@ -157,7 +157,7 @@ class Decoding(Flex):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield all blocks, stages and warps that are in proportion to each other."""
-        for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
+        for block_n, stages, warps in product(fitting(problem.n, BLOCKS), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
 
@@ -168,11 +168,6 @@ def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, archit
     steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
     scores = rows * keys if itemsize == _SINGLE else 0
     return itemsize * (rows * heads.k + steps + scores) + _BARRIERS
-
-
-def _fitting(length: int) -> list[int]:
-    """Return blocks up to the first that covers the whole length."""
-    return [block for block in BLOCKS if block < 2 * max(length, BLOCKS[0])]
 
 
 def _block(name: str, letter: str, meaning: str) -> Parameter:

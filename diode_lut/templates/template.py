@@ -233,6 +233,12 @@ class Template:
 BLOCKS = (16, 32, 64, 128, 256)
 SMALLEST_BLOCK = BLOCKS[0]  # a GEMM of any size may use it
 
+
+def fitting(size: int, blocks: tuple[int, ...] = BLOCKS) -> list[int]:
+    """Return blocks up to the first that covers the whole size."""
+    return [block for block in blocks if block < 2 * max(size, blocks[0])]
+
+
 TILES = (
     Parameter("block_m", "", BLOCKS, "Block M", "Rows of C that one program computes."),
     Parameter("block_n", "x", BLOCKS, "Block N", "Columns of C that one program computes."),

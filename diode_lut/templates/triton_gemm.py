@@ -32,6 +32,7 @@ from diode_lut.templates.template import (
     Params,
     Template,
     Tiles,
+    fitting,
     is_precise,
     register_complaints,
     text,
@@ -153,7 +154,7 @@ class TritonGemm(Template):
         large = problem.b * problem.m * problem.n >= _FULL_WAVES * hardware.sm_count * _MEDIUM_AREA
         itemsize = ITEMSIZES[problem.dtype]
         rows = architecture(hardware.arch).matrix_rows if problem.dtype in FLOAT8 else SMALLEST_BLOCK
-        for block_m, block_n in product(sorted({*_blocks(problem.m), rows}), _blocks(problem.n)):
+        for block_m, block_n in product(sorted({*fitting(problem.m), rows}), fitting(problem.n)):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
                 continue
@@ -229,11 +230,6 @@ class PersistentTma(TritonGemm):
                 tiles = Tiles.of(params)
                 if tiles.block_m * tiles.block_n >= _MEDIUM_AREA and tiles.block_k >= 64 and tiles.num_stages != 5:
                     yield tiles
-
-
-def _blocks(size: int) -> list[int]:
-    """Return blocks up to the first that covers the whole size."""
-    return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
 
 
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
