@@ -46,7 +46,7 @@ class Flex(Template):
         """Complain about shared memory and registers for the smallest heads that are covered."""
         yield from super().complaints(params, covered, architecture)
         itemsize = least_itemsize(covered.op or self.ops[0], covered.dtype)
-        yield from self.faults(params, Heads.least(covered), itemsize, architecture)
+        yield from self.faults(params, self.heads(covered), itemsize, architecture)
 
     def faults(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> Iterator[Complaint]:
         """Yield faults of a config for these heads.
@@ -61,10 +61,13 @@ class Flex(Template):
         yield from self.memory_faults(f"{needing} elements need", memory, architecture)
 
     def heads(self, covered: Covered) -> Heads:
-        return Heads.least(covered)
+        """Return the blocks for the smallest heads a row covers."""
+        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
+        return Heads.of(k, v, m * g)
 
     def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
-        return self.faults(params, Heads.of_problem(problem), ITEMSIZES[problem.dtype], architecture)
+        heads = Heads.of(problem.k, problem.v, problem.m * problem.g)
+        return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
         """Return the registers that a thread needs for accumulators, and from how many on a config is hopeless."""

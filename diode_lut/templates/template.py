@@ -104,17 +104,6 @@ class Heads(NamedTuple):
         """Return the blocks for head dimensions, and for this number of queries of all heads that share keys."""
         return cls(*(max(_LEAST_BLOCK, rounded_up(size)) for size in (k, v, queries)))
 
-    @classmethod
-    def of_problem(cls, problem: Problem) -> Heads:
-        """Return the blocks for an attention."""
-        return cls.of(problem.k, problem.v, problem.m * problem.g)
-
-    @classmethod
-    def least(cls, covered: Covered) -> Heads:
-        """Return the blocks for the smallest heads a row covers."""
-        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
-        return cls.of(k, v, m * g)
-
 
 class Complaint(NamedTuple):
     """The reason why a config cannot be launched, and the field at fault. It is empty if several fields may be."""
