@@ -33,20 +33,10 @@ from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_templa
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
+from diode_lut.hook import problems
 from diode_lut.hook.choices import fix_layout, in_force, is_on, marked_choices, require_fit, require_templates
 from diode_lut.hook.epilogues import epilogue_ahead
-from diode_lut.hook.problems import (
-    MKL_LINEAR,
-    SIZES_CHANGE,
-    aten_of,
-    config_of,
-    dtype_of,
-    hint,
-    is_plain,
-    problem_of_aten,
-    stays_aligned,
-    why_left,
-)
+from diode_lut.hook.problems import is_plain
 from diode_lut.hook.snapshot import CannotRun, autotuning, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS
 from diode_lut.hook.wrapper import with_memory_in_any_thread
@@ -74,7 +64,7 @@ def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
         return None
     now, device = snapshot(), asked.a.get_device()
     if asked.changes:
-        now.record_no_choice(asked.problem, device, SIZES_CHANGE)
+        now.record_no_choice(asked.problem, device, problems.SIZES_CHANGE)
         return None
     decision = now.decide(asked.problem, device, padding=False)
     return marked_choices(now, decision, lambda config: build_grouped(config, asked, choices))
@@ -92,13 +82,15 @@ def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
     numbers = (*a.get_size(), *a.get_stride(), *b.get_size(), *b.get_stride(), *offsets.get_size())
     if a.get_device_or_error().type != "cuda":
         return None
-    dtype = dtype_of({a.get_dtype(), b.get_dtype(), layout.dtype}, "cuda")
-    first, second = (Operand(tuple(map(hint, x.get_size())), tuple(map(hint, x.get_stride()))) for x in (a, b))
+    dtype = problems.dtype_of({a.get_dtype(), b.get_dtype(), layout.dtype}, "cuda")
+    first, second = (
+        Operand(tuple(map(problems.hint, x.get_size())), tuple(map(problems.hint, x.get_stride()))) for x in (a, b)
+    )
     try:
         problem = problem_of(GROUPED[0], str(dtype), first, second)
     except ProblemError:
         return None
-    aligned = problem if all(map(stays_aligned, (a, b))) else problem._replace(align=2)
+    aligned = problem if all(map(problems.stays_aligned, (a, b))) else problem._replace(align=2)
     return Grouped(aligned, a, b, offsets, layout, changes=not is_plain(numbers))
 
 
@@ -174,21 +166,21 @@ def _apart(node: Any) -> bool:
 
 def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     """Return the choices for a matmul on the CPU, or None on other devices, or if Inductor chooses."""
-    aten = aten_of(choices)
+    aten = problems.aten_of(choices)
     if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
         return None
-    problem, axes = problem_of_aten(aten)
+    problem, axes = problems.problem_of_aten(aten)
     if problem is None:
         return None
-    now, why = snapshot(), why_left(problem, aten.input_nodes)
-    if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
+    now, why = snapshot(), problems.why_left(problem, aten.input_nodes)
+    if all(problems.config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
         why = FREEZABLE if not axes and _is_freezable(aten, problem) else ONLY_THE_LIBRARY
     if why:
         now.record_no_choice(problem, "cpu", why)
         return None
 
     def build(config: Config) -> ChoiceCaller:
-        offered = next((choice for choice in choices if config_of(choice) == config), None)
+        offered = next((choice for choice in choices if problems.config_of(choice) == config), None)
         if offered is None and config.template in TEMPLATE_OF_CLASS.values():
             offered = _build_cpp_choice(aten, problem)
         if offered is None:
@@ -237,7 +229,7 @@ def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
     with inductor_config.patch(max_autotune_gemm=True):
         if problem.op == "bmm":
             return bool(use_cpp_bmm_template(aten.layout, with_a_layout(a), with_a_layout(others[0])))
-        if aten.name != MKL_LINEAR:
+        if aten.name != problems.MKL_LINEAR:
             return False
         x = with_a_layout(realize_inputs(a))  # type: ignore[no-untyped-call]
         *_, layout, x, transposed = mm_args(x, permute(others[-1], [1, 0]))  # type: ignore[no-untyped-call]
@@ -252,7 +244,7 @@ def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | No
             a, b = aten.input_nodes
             if use_cpp_bmm_template(aten.layout, a, b):
                 CppBmmTemplate.add_choices(choices, aten.layout, [a, b])
-        elif aten.name == MKL_LINEAR:
+        elif aten.name == problems.MKL_LINEAR:
             x, packed, weight = aten.input_nodes
             *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
             if use_cpp_gemm_template(layout, x, transposed):
@@ -295,7 +287,7 @@ def as_matmul(
     if given != _OF_A_MATMUL or transposed or groups != 1:
         return None
     kinds = {x.get_dtype(), weight.get_dtype()}
-    dtype, epilogue = dtype_of(kinds, device.type), epilogue_ahead(V.graph.current_node)
+    dtype, epilogue = problems.dtype_of(kinds, device.type), epilogue_ahead(V.graph.current_node)
     if dtype is None or not kinds.issubset(_OF_IMAGES) or epilogue is None:
         return None
     a = Operand((images * height * width, channels), (channels, 1))
