@@ -276,6 +276,7 @@ STEPS = {
     *(_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default, aten.erf.default),
     aten.relu.default,
 }
+ELEMENTWISE = STEPS | RESHAPES | {CONVERT}  # the work after a matmul may have these ops
 _DEEPEST = 10  # steps from the result back to the gate, at most
 
 
