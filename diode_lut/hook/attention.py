@@ -66,7 +66,8 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
         now.record_no_choice(asked.problem, asked.device, asked.why_left)
         return None
     decision = now.decide(asked.problem, asked.device, padding=False)
-    own = _without_autotuning(ask_base)
+    with inductor_config.patch(max_autotune=False):
+        own = ask_base()
     if len(own) != 1:
         raise CannotRun(f"Inductor has {len(own)} configs where one was expected")
     make, most = partial(_inductors, asked, own[0]), now.settings.top_k if autotuning() else 1
@@ -78,14 +79,9 @@ def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> 
     asked = attention_of(V.graph.current_node, op)
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
-    own, *_ = _without_autotuning(ask_base)
-    return _inductors(asked, own, config)
-
-
-def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConfigs:
-    """Return Inductor's configs in its default mode."""
     with inductor_config.patch(max_autotune=False):
-        return ask_base()
+        own, *_ = ask_base()
+    return _inductors(asked, own, config)
 
 
 def _inductors(asked: Attention, own: Any, config: Config) -> Any:
