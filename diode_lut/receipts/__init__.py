@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
@@ -165,6 +165,12 @@ class Device:
         self.expected_permille[problem] = min(highest, MAX_PERMILLE)
 
 
+_QUESTIONS: dict[str, Any] = {
+    name: get_args(kind)[0] for name, kind in get_type_hints(Device).items() if get_origin(kind) is Counter
+}
+"""The counters of Device, each with the type of its keys."""
+
+
 @dataclass
 class Receipt:
     """The questions of some processes by hardware, and the time that selecting took, in nanoseconds."""
@@ -215,7 +221,7 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 def _counters(device: Device) -> list[tuple[str, Counter[Any]]]:
     """Return the counters of a device, each with its name in the JSON object."""
-    return [(name, value) for name, value in vars(device).items() if isinstance(value, Counter)]
+    return [(name, getattr(device, name)) for name in _QUESTIONS]
 
 
 def _encoded(receipt: Receipt) -> bytes:
@@ -416,15 +422,3 @@ def decode_receipt(document: Any, path: str) -> Receipt:
             if miss.expected_permille:
                 device.expect(miss.problem, miss.expected_permille)
     return Receipt(decoded.processes, dict.fromkeys(decoded.versions), decoded.selecting_ns, devices)
-
-
-_QUESTIONS: dict[str, Any] = {
-    "hits": Hit,
-    "misses": Miss,
-    "skipped": Skip,
-    "no_choice": Left,
-    "unfused": Left,
-    "apart": Left,
-    "generated": GeneratedKernel,
-}
-"""The counters of Device, each with the type of its keys."""
