@@ -41,6 +41,12 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     **KERNEL_GUARDS,
     "diode_lut.hook.handler": {
         **KERNEL_GUARDS["diode_lut.hook.handler"],
+        "failure-in-the-hook": (
+            "leave",
+            RAISES,
+            HOOK + "test_failure_inside_inductor_is_a_warning",
+            INSTALL + "test_inductor_has_moved_on",
+        ),
         "addmm-asked-for-again": (
             "_MatmulLowering._answered_before",
             FALSE,
@@ -69,12 +75,6 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
     },
     "diode_lut.hook.switch": {
-        "failure-in-the-hook": (
-            "leave",
-            RAISES,
-            HOOK + "test_failure_inside_inductor_is_a_warning",
-            INSTALL + "test_inductor_has_moved_on",
-        ),
         "graph-without-its-answers": (
             "is_answered",
             TRUE,

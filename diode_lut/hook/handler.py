@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 import sympy
@@ -32,6 +32,7 @@ from torch._inductor.virtualized import V
 
 from diode_lut.decide.decide import Answers, Axis, Piece
 from diode_lut.decide.sources import Decision
+from diode_lut.errors import MissError
 from diode_lut.hardware import architecture
 from diode_lut.hook import epilogues, problems
 from diode_lut.hook.choices import (
@@ -47,7 +48,7 @@ from diode_lut.hook.choices import (
 )
 from diode_lut.hook.problems import MARK
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, forget_what_was_taken_over, snapshot
-from diode_lut.hook.switch import OFF, cache_identity, follow, off_because, ours_or_inductors
+from diode_lut.hook.switch import OFF, cache_identity, follow, leave, off_because
 from diode_lut.hook.versions import UIDS, release, require_same_parameters, uuid_of
 from diode_lut.hook.wrapper import Branches, can_branch
 from diode_lut.problem import DOMAINS, EPILOGUES, NO_EPILOGUE, NO_VARIANT, SCALED, Problem, letters
@@ -55,6 +56,19 @@ from diode_lut.templates.config import ATEN, Config, needed_pad, pad_multiple, p
 from diode_lut.templates.template import SomeProblems
 
 Choices = list[ChoiceCaller]
+Found = TypeVar("Found")
+
+
+def _ours_or_inductors(what: str, ours: Callable[[], Found | None], inductors: Callable[[], Found]) -> Found:
+    """Return the answer of the tables, or Inductor's if there is none, or if finding ours raises an error."""
+    try:
+        found = ours()
+    except MissError:
+        raise  # as the setting strict has it
+    except Exception as error:
+        leave(what, error)
+        found = None
+    return inductors() if found is None else found
 
 
 class DiodeChoices(InductorChoices):
@@ -87,7 +101,7 @@ class DiodeChoices(InductorChoices):
             now, matmul = in_force(), (kernel_inputs, templates, op_name, ask_base, kwarg_overrides or {})
             return None if now is None else _MatmulLowering(now, *matmul).choices()
 
-        return ours_or_inductors(op_name, ours, lambda: ask_base(templates))
+        return _ours_or_inductors(op_name, ours, lambda: ask_base(templates))
 
     def reduction_split_factor(  # type: ignore[override]  # a static method before torch 2.14
         self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
@@ -101,7 +115,7 @@ class DiodeChoices(InductorChoices):
             return parts_of(device, *sizes, inner=inner_reduction)
 
         inductors = partial(super().reduction_split_factor, device, *sizes, inner_reduction)
-        return ours_or_inductors("a reduction", ours, inductors)
+        return _ours_or_inductors("a reduction", ours, inductors)
 
     def triton_kernel_kwargs(
         self, kernel_cls: Any, features: Any, groups: list[Any], kernel_kwargs: dict[str, Any]
@@ -114,7 +128,7 @@ class DiodeChoices(InductorChoices):
 
             return {**arguments, **fixed_arguments(kernel_cls, features, groups[0], arguments)}
 
-        return ours_or_inductors("a generated kernel", ours, lambda: arguments)
+        return _ours_or_inductors("a generated kernel", ours, lambda: arguments)
 
     def get_flex_attention_fwd_configs(self, *given: Any, **named: Any) -> list[Any]:
         """Return the configs for the present flex attention."""
@@ -141,7 +155,7 @@ def _flex(op: str, ask_base: Callable[[], list[Any]]) -> list[Any]:
 
         return answer_attention(op, ask_base)
 
-    return ours_or_inductors(op, ours, ask_base)
+    return _ours_or_inductors(op, ours, ask_base)
 
 
 def on_top_of(handler: InductorChoices) -> DiodeChoices:
@@ -181,7 +195,7 @@ def filter_choices(choices: Choices) -> Choices:
             grouped = answer_grouped(choices)
         return grouped or answer_on_cpu(choices)
 
-    return marked or ours_or_inductors("a matmul", ours, lambda: choices)
+    return marked or _ours_or_inductors("a matmul", ours, lambda: choices)
 
 
 def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> bool | None:

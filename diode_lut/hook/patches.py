@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from diode_lut.errors import let_pass
-from diode_lut.hook.switch import cache_identity, leave, ours_or_inductors, turn_off
+from diode_lut.hook.switch import cache_identity, leave, turn_off
 from diode_lut.hook.versions import release, require_same_parameters, set_choices_factory
 from diode_lut.log import warn_once
 from diode_lut.process import in_forked_children, when_imported
@@ -527,10 +527,12 @@ def register_convolution(conv: Any) -> Undo:
 
     @wraps(lower)
     def lower_convolution(*arguments: Any, **named: Any) -> Any:
-        ours = partial(_function, "diode_lut.hook.unasked:as_matmul")
-        return ours_or_inductors(
-            "a convolution", lambda: ours()(*arguments, **named), lambda: lower(*arguments, **named)
-        )
+        try:
+            found = _function("diode_lut.hook.unasked:as_matmul")(*arguments, **named)
+        except Exception as error:
+            leave("a convolution", error)
+            found = None
+        return lower(*arguments, **named) if found is None else found
 
     conv.L[target] = lower_convolution
     return partial(conv.L.__setitem__, target, lower)
@@ -563,14 +565,12 @@ def write_only(select_algorithm: Any) -> Undo:
 
 def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002
     """Return whether to pad the operands of a matmul. Inductor's own function runs a benchmark for this."""
-
-    def ours() -> bool | None:
-        answered: bool | None = _function("diode_lut.hook.handler:is_answered_with_padding")(
-            match, mat1, mat2, op, input
-        )
-        return answered
-
-    return ours_or_inductors(f"padding {op}", ours, lambda: benchmark(match, mat1, mat2, op, input))
+    try:
+        answered = _function("diode_lut.hook.handler:is_answered_with_padding")(match, mat1, mat2, op, input)
+    except Exception as error:
+        leave(f"padding {op}", error)
+        answered = None
+    return bool(benchmark(match, mat1, mat2, op, input) if answered is None else answered)
 
 
 def reinplace_inplaceable_ops(reinplace: Callable[..., None], fake_tensor_updater: Any, graph: Any) -> None:

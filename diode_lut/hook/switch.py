@@ -9,10 +9,10 @@ import sys
 import traceback
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
-from diode_lut.errors import MissError, let_pass
+from diode_lut.errors import let_pass
 from diode_lut.log import warn_once
 from diode_lut.settings import config
 
@@ -20,7 +20,6 @@ _MISFITS = (AttributeError, ImportError, TypeError)  # of a missing name, and of
 _PASSING = (MemoryError, OSError, RecursionError)  # errors that may not happen again in the same place
 _KEY = "_fx_graph_cache_key"  # the attribute of a graph with its key
 OFF = ("off",)  # the identity of Inductor's own choices
-Found = TypeVar("Found")
 off_because: list[Exception] = []  # the errors for which Inductor decides alone. Empty while the hook is on
 
 
@@ -92,18 +91,6 @@ def leave(matmul: str, error: Exception) -> None:
         warn_once(f"{matmul} is left to Inductor: {type(error).__name__}: {error}")
         if isinstance(error, _PASSING):
             _keep_uncached()
-
-
-def ours_or_inductors(what: str, ours: Callable[[], Found | None], inductors: Callable[[], Found]) -> Found:
-    """Return the answer of the tables, or Inductor's if there is none, or if finding ours raises an error."""
-    try:
-        found = ours()
-    except MissError:
-        raise  # as the setting strict has it
-    except Exception as error:
-        leave(what, error)
-        found = None
-    return inductors() if found is None else found
 
 
 def _keep_uncached() -> None:
