@@ -273,7 +273,7 @@ def bench_decision(path: Path) -> None:
     with (
         fake_cuda(),
         diode_lut.config.patch(tables=(str(path),)),
-        mock.patch("diode_lut.hook.handler.problem_of", measure),
+        mock.patch("diode_lut.hook.problems.problem_of", measure),
     ):
         snapshot = InductorSnapshot()  # one for all, as in a compile
         for problem in (hit, hit._replace(m=20_000)):

@@ -125,8 +125,8 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "diode_lut.hook.graphs": {
         "mark-of-a-package": (
-            "_is_current",
-            TRUE,
+            "load_package",
+            Instead("lambda load, function: load(function)"),
             CHANGES + "test_packages_are_served_to_those_who_would_make_the_same",
         ),
         "package-without-a-mark": (
@@ -136,7 +136,7 @@ BY_MODULE: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "kept-with-graphs": ("_keep", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
         "told-of-cached-graphs": ("_tell", NONE, PROVENANCE + "test_compiling_again_counts_once_more"),
-        "graph-without-its-answers-in-another-process": ("lacks_answers_for_another", FALSE, HANDED_OVER + SERVED),
+        "graph-without-its-answers-in-another-process": ("compiles_for_another", FALSE, HANDED_OVER + SERVED),
     },
     "diode_lut.hook.patches": {
         "failure-in-the-factory": ("_inductors_own", RAISES, INSTALL + "test_inductor_has_moved_on"),

@@ -258,7 +258,12 @@ def tiers_for(
     tables: list[str | Table] = [first] if isinstance(first, Table) else []
     models: list[str | Model] = [] if first is None or isinstance(first, Table) else [first]
     for name in user_tables:
-        (models if _names_model(name) else tables).append(name)
+        try:
+            path = find_path(name)
+        except TableError as error:
+            let_shortage_pass(error)
+            path = Path(name)
+        (models if is_model(path) else tables).append(name)
     shipped = _shipped(_TABLES)
     device = [str(file.path) for file in shipped if file.hardware.same_device(hardware)]
     same_arch = [str(file.path) for file in shipped if file.hardware.same_arch(hardware)]
@@ -282,15 +287,6 @@ def tiers_for(
         opened(MODEL, lambda: _model_tier(hardware, models)),
         *asked([chooser for chooser in choosers if chooser.after_models]),
     )
-
-
-def _names_model(name: str) -> bool:
-    """Return whether a name is a model's. If there is no such file, go by its ending."""
-    try:
-        return is_model(find_path(name))
-    except TableError as error:
-        let_shortage_pass(error)
-        return is_model(Path(name))
 
 
 def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:

@@ -79,46 +79,37 @@ class Chooser:
             return known
         if self._too_slow:
             return self._answers.setdefault(key, Answer((), "not asked, because it took too long before"))
-        call = _Call(self.function, problem, hardware)
-        call.start()
-        call.join(self.limit_s)
-        if call.is_alive():
+        answers: list[Answer] = []
+
+        def call() -> None:
+            try:
+                returned: Any = self.function(problem, hardware)
+                found = () if returned is None else (returned,) if isinstance(returned, Config) else returned
+                if not isinstance(found, (list, tuple)):
+                    raise _Nonsense(f"returned {returned!r:.100}, not a Config, a list of them or None")
+                answers.append(Answer(tuple(map(_checked, found))))
+            except _Nonsense as nonsense:
+                answers.append(Answer((), str(nonsense)))
+            except BaseException as error:  # noqa: BLE001 (the user's function may raise anything)
+                answers.append(Answer((), f"raised {type(error).__name__}"))
+                answers.append(Answer((), f"raised {type(error).__name__}: {error}"))  # this may raise, too
+
+        thread = Thread(target=call, name="diode_lut chooser", daemon=True)  # it can be abandoned
+        thread.start()
+        thread.join(self.limit_s)
+        if thread.is_alive():
             self._too_slow = True
-            fault = f"took longer than {self.limit_s:g} s, so it is not asked again"
+            answer = Answer((), f"took longer than {self.limit_s:g} s, so it is not asked again")
         else:
-            fault = call.fault
-        if fault:
+            answer = answers[-1]
+        if answer.reason:
             level = logging.DEBUG if self.faulty else logging.WARNING  # users are warned of the first fault
             self.faulty = True
-            text = f"chooser {self.name}: {fault}, for {problem} on {hardware}; that counts as no match"
+            text = f"chooser {self.name}: {answer.reason}, for {problem} on {hardware}; that counts as no match"
             log.log(level, "%s", printable(text))
-        elif not call.configs:
-            fault = "has no config for it"
-        return self._answers.setdefault(key, Answer(() if fault else call.configs, fault))
-
-
-class _Call(Thread):
-    """A call in a thread of its own, which can be abandoned. After it ends, it has ``configs`` or a ``fault``."""
-
-    def __init__(self, function: ChooserFunction, problem: Problem, hardware: Hardware) -> None:
-        super().__init__(name="diode_lut chooser", daemon=True)
-        self._asked = function, problem, hardware
-        self.configs: tuple[Config, ...] = ()
-        self.fault = ""
-
-    def run(self) -> None:
-        function, problem, hardware = self._asked
-        try:
-            returned: Any = function(problem, hardware)
-            found = () if returned is None else (returned,) if isinstance(returned, Config) else returned
-            if not isinstance(found, (list, tuple)):
-                raise _Nonsense(f"returned {returned!r:.100}, not a Config, a list of them or None")
-            self.configs = tuple(map(_checked, found))
-        except _Nonsense as nonsense:
-            self.fault = str(nonsense)
-        except BaseException as error:  # noqa: BLE001 (the user's function may raise anything)
-            self.fault = f"raised {type(error).__name__}"
-            self.fault += f": {error}"  # this may raise, too
+        elif not answer.configs:
+            answer = Answer((), "has no config for it")
+        return self._answers.setdefault(key, answer)
 
 
 class _Nonsense(Exception):  # noqa: N818 (becomes a fault as text)

@@ -267,7 +267,9 @@ class Answers:
         over = ", ".join(map(str, self.axes))
         if not samples:
             inside: dict[str, Any] = {
-                name: axis.nearest(getattr(problem, name)) for axis in self.axes for name in axis.fields
+                name: max(axis.low, min(getattr(problem, name), axis.high or MAX_SIZE))
+                for axis in self.axes
+                for name in axis.fields
             }
             found = self._sources.first_answer(problem._replace(**inside), self._threshold, padding=self._padding)
             return found._replace(tier=ABSTAIN, configs=(), over=over)
@@ -300,10 +302,6 @@ class Axis(NamedTuple):
     fields: tuple[str, ...]
     low: int
     high: int | None
-
-    def nearest(self, size: int) -> int:
-        """Return the size in the range nearest to this size."""
-        return max(self.low, size if self.high is None else min(size, self.high))
 
     def __str__(self) -> str:
         names = " = ".join(self.fields)

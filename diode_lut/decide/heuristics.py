@@ -62,13 +62,16 @@ def _free_lock() -> None:
 
 def nvidia(problem: Problem, hardware: Hardware) -> list[Config]:
     """Return NVIDIA's configs for a GEMM, best first, or none. SettingError if the package is missing."""
-    gpu, precision = _gpu(hardware), _PRECISIONS.get(problem.dtype)
-    if gpu is None or precision is None or problem.op not in MATMULS:
+    known, precision = known_gpu(hardware.name), _PRECISIONS.get(problem.dtype)
+    if known is None or not known.same_arch(hardware) or precision is None or problem.op not in MATMULS:
+        return []
+    gpu = next((theirs for ours, theirs in _GPUS.items() if known.called(ours)), None)
+    if gpu is None:
         return []
     template = TEMPLATES[pointer_gemm(problem.op)]
     with _lock:
-        interface = _interface(gpu)
-        layout = _library().boolsToNvMatmulHeuristicsLayout(*(letter == "t" for letter in problem.layout))
+        library, interface = _library(gpu)
+        layout = library.boolsToNvMatmulHeuristicsLayout(*(letter == "t" for letter in problem.layout))
         asked = interface.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, problem.b)
         kernels = [found["kernel"] for found in interface.get(asked, _ASKED, precision)]
     tried = [Tiles.of(params) for params in template.search(problem, hardware)]
@@ -96,27 +99,15 @@ def _missing() -> SettingError:
 
 
 @cache
-def _library() -> Any:
+def _library(gpu: str) -> tuple[Any, Any]:
+    """Return NVIDIA's library, and its interface for a GPU by NVIDIA's name."""
     try:
-        return import_module("nvMatmulHeuristics")
+        library: Any = import_module("nvMatmulHeuristics")
     except BROKEN_IMPORT as error:
         raise _missing() from error
-
-
-@cache
-def _interface(gpu: str) -> Any:
-    library = _library()
-    return library.NvMatmulHeuristicsInterfaceEx(
+    interface = library.NvMatmulHeuristicsInterfaceEx(
         backend=library.NvMatmulHeuristicsTarget.TRITON,
         flags=library.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         gpu=library.NvMatmulHeuristicsNvidiaGpu[gpu],
     )
-
-
-@cache
-def _gpu(hardware: Hardware) -> str | None:
-    """Return NVIDIA's name of a GPU, or None for GPUs unknown to ``hardware.py``."""
-    known = known_gpu(hardware.name)
-    if known is None or not known.same_arch(hardware):
-        return None
-    return next((theirs for ours, theirs in _GPUS.items() if known.called(ours)), None)
+    return library, interface

@@ -78,13 +78,6 @@ class Answer(NamedTuple):
     ranking: Ranking | None = None
     gain: float | None = None
 
-    @property
-    def expected_time(self) -> float | None:
-        """A model's expected time of the first config, over aten's, or None without a model."""
-        if self.ranking is None:
-            return None
-        return self.ranking.times[self.ranking.configs.index(self.configs[0]) if self.configs else 0]
-
 
 class Source(ABC):
     """A source of answers for ``hardware``.
@@ -438,7 +431,10 @@ class Decision(NamedTuple):
     @property
     def expected_time(self) -> float | None:
         """A model's expected time over aten's, also if it abstains. None without a model."""
-        return None if self.answer is None else self.answer.expected_time
+        ranking = None if self.answer is None else self.answer.ranking
+        if self.answer is None or ranking is None:
+            return None
+        return ranking.times[ranking.configs.index(self.answer.configs[0]) if self.answer.configs else 0]
 
     @property
     def origin(self) -> str:

@@ -66,7 +66,8 @@ def answer_attention(op: str, ask_base: Callable[[], InductorConfigs]) -> Induct
         now.record_no_choice(asked.problem, asked.device, asked.why_left)
         return None
     decision = now.decide(asked.problem, asked.device, padding=False)
-    own = _without_autotuning(ask_base)
+    with inductor_config.patch(max_autotune=False):
+        own = ask_base()
     if len(own) != 1:
         raise CannotRun(f"Inductor has {len(own)} configs where one was expected")
     make, most = partial(_inductors, asked, own[0]), now.settings.top_k if autotuning() else 1
@@ -78,14 +79,9 @@ def forced(op: str, config: Config, ask_base: Callable[[], InductorConfigs]) -> 
     asked = attention_of(V.graph.current_node, op)
     if asked is None or asked.why_left:
         raise CannotRun("tables have no such problems")
-    own, *_ = _without_autotuning(ask_base)
-    return _inductors(asked, own, config)
-
-
-def _without_autotuning(ask_base: Callable[[], InductorConfigs]) -> InductorConfigs:
-    """Return Inductor's configs in its default mode."""
     with inductor_config.patch(max_autotune=False):
-        return ask_base()
+        own, *_ = ask_base()
+    return _inductors(asked, own, config)
 
 
 def _inductors(asked: Attention, own: Any, config: Config) -> Any:
@@ -130,7 +126,9 @@ def attention_of(node: Any, op: str) -> Attention | None:
     if query.device.type != "cuda":
         return None
     why_left = "" if all(type(size) is int for size in (*sizes, sparse_q, sparse_kv)) else SIZES_CHANGE
-    if not _leaves_choice(arguments["kernel_options"], op, query.dtype):
+    harmless = _HARMLESS if query.dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
+    options = (name for name in arguments["kernel_options"] if not name.startswith(_IGNORED[op]))
+    if not harmless.issuperset(name.removeprefix("fwd_").removeprefix("bwd_") for name in options):
         why_left = _USER_CHOOSES
 
     def graph_of(modification: Any) -> torch.fx.Graph:
@@ -138,11 +136,10 @@ def attention_of(node: Any, op: str) -> Attention | None:
         graph: torch.fx.Graph = module.graph
         return graph
 
-    score = arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"]
-    variant = Modifications(
-        mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]),
-        score_class(graph_of(score), arguments["score_mod_other_buffers"]),
-    )
+    score = graph_of(arguments["score_mod"] if "score_mod" in arguments else arguments["fw_graph"])
+    is_plain = _result(score) is _placeholders(score)[0]  # of ``score_mod(score, b, h, q_idx, kv_idx)``
+    scores = "captured" if arguments["score_mod_other_buffers"] else "plain" if is_plain else "computed"
+    variant = Modifications(mask_class(graph_of(mask), arguments["mask_mod_other_buffers"]), scores)
     dtype = dtype_of({query.dtype, key.dtype, value.dtype}, query.device.type)
     operands = [
         Operand(tuple(map(hint, each.shape)), tuple(map(hint, each.stride())), hint(each.storage_offset()))
@@ -158,13 +155,6 @@ def attention_of(node: Any, op: str) -> Attention | None:
     except ProblemError:
         return None
     return Attention(problem, sparse_q, sparse_kv, query.device, why_left)
-
-
-def _leaves_choice(options: Mapping[str, Any], op: str, dtype: torch.dtype) -> bool:
-    """Return whether the user's kernel options leave all tunables open."""
-    harmless = _HARMLESS if dtype == torch.float32 else {*_HARMLESS, "FLOAT32_PRECISION"}
-    names = (name.removeprefix("fwd_").removeprefix("bwd_") for name in options if not name.startswith(_IGNORED[op]))
-    return harmless.issuperset(names)
 
 
 def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
@@ -186,13 +176,6 @@ def mask_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
     aten = torch.ops.aten
     causal = ((aten.ge.Tensor, (m, n)), (aten.le.Tensor, (n, m)))
     return "causal" if (result.target, tuple(result.args)) in causal else "computed"
-
-
-def score_class(graph: torch.fx.Graph, buffers: Sequence[Any]) -> str:
-    """Return the class of SCORES for the graph of ``score_mod(score, b, h, q_idx, kv_idx)``."""
-    if buffers:
-        return "captured"
-    return "plain" if _result(graph) is _placeholders(graph)[0] else "computed"
 
 
 def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:

@@ -427,7 +427,8 @@ def require_fit(config: Config, problem: Problem, device: torch.device) -> None:
     known = architecture(snapshot().hardware(device).arch)
     if not config.kernel.runs_on(known):
         raise CannotRun(f"there is no {config.template} for {known.name}")
-    for complaint in config.kernel.faults_on(problem, config.params, known, shared_memory_of(device)):
+    room = known._replace(shared_memory=shared_memory_of(device))
+    for complaint in config.kernel.faults_on(problem, config.params, room):
         raise CannotRun(complaint.reason)
 
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._inductor import ir
@@ -263,47 +262,35 @@ class Alternative(NamedTuple):
         return [(piece.decision, piece.config) for piece in self.pieces] or [(self.decision, self.config)]
 
 
+@dataclass(eq=False)
 class Alternatives:
     """The kernels of a matmul by class of epilogue. A kernel is made when the scheduler asks about its class.
 
     ``problem`` is the matmul alone, and ``branches`` are its own kernels for parts of a dynamic size's range.
     ``assumed`` pairs each input of open layout with the layout for which kernels are made. A kernel that may never run
     must not fix that layout, because the library takes any. ``in_part`` says whether the result is part of a
-    concatenation that the matmul's own kernel may write.
+    concatenation that the matmul's own kernel may write. ``make`` makes the alternative of an answer.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        answers: dict[str, Decision],
-        make: Callable[[Decision], Alternative | None],
-        assumed: list[tuple[Any, ir.Layout]],
-        branches: Branches | None,
-        *,
-        in_part: bool,
-    ) -> None:
-        self.problem, self.assumed, self.branches, self.in_part = problem, assumed, branches, in_part
-        self._answers, self._make = answers, make
-        self._made: dict[str, Alternative | None] = {}
+    problem: Problem
+    answers: dict[str, Decision]
+    make: Callable[[Decision], Alternative | None]
+    assumed: list[tuple[Any, ir.Layout]]
+    branches: Branches | None
+    in_part: bool
+    made: dict[str, Alternative | None] = field(default_factory=dict)
 
     def of_class(self, name: str) -> Alternative | None:
         """Return the alternative for a class of epilogues, or None if no config of an answer for it can run."""
-        if name not in self._made:
-            answer = self._answers.get(name)
-            with as_in_lowering():
-                self._made[name] = None if answer is None else self._make(answer)
-        return self._made[name]
-
-
-@contextmanager
-def as_in_lowering() -> Iterator[None]:
-    """Take the scheduler out of the graph for a block: a new template would ask it about a buffer it does not know."""
-    graph: Any = V.graph
-    scheduler, graph.scheduler = graph.scheduler, None
-    try:
-        yield
-    finally:
-        graph.scheduler = scheduler
+        answer, graph = self.answers.get(name), cast("Any", V.graph)
+        if name not in self.made:
+            # A new template would ask the scheduler about a buffer that it does not know
+            scheduler, graph.scheduler = graph.scheduler, None
+            try:
+                self.made[name] = None if answer is None else self.make(answer)
+            finally:
+                graph.scheduler = scheduler
+        return self.made[name]
 
 
 class Deferred(ir.ChoiceCaller):

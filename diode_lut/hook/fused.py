@@ -19,23 +19,11 @@ from torch._inductor.virtualized import V
 from torch.fx import Graph, Node
 
 from diode_lut.hardware import architecture
-from diode_lut.hook import quack
-from diode_lut.hook.choices import in_force, is_on, require_fit, require_settings_of_timings
+from diode_lut.hook import joined, quack
+from diode_lut.hook.choices import in_force, is_on
 from diode_lut.hook.epilogues import is_concatenated
-from diode_lut.hook.joined import (
-    ACTIVATIONS,
-    CONVERT,
-    RESHAPES,
-    STEPS,
-    Product,
-    erase_unread,
-    named,
-    operands_of,
-    product_of,
-    takes_place,
-    written,
-)
-from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, tried
+from diode_lut.hook.joined import Product, takes_place
+from diode_lut.hook.snapshot import InductorSnapshot
 from diode_lut.problem import DOMAINS, FUSED, GATED, ROW_BYTES, Problem
 from diode_lut.templates.config import DEFAULT, Config, templates_for
 
@@ -44,11 +32,11 @@ aten = torch.ops.aten
 _MUL, _ADD = aten.mul.Tensor, aten.add.Tensor
 
 _OF_PRODUCT: dict[Any, str] = {
-    (aten.relu.default, "y"): "relu",
-    (_MUL, (_MUL, "y", 0.5), (_ADD, (aten.erf.default, (_MUL, "y", math.sqrt(0.5))), 1)): "gelu",
-    named("geglu", "y"): "gelu_tanh",
+    (aten.relu.default, "gate"): "relu",
+    (_MUL, (_MUL, "gate", 0.5), (_ADD, (aten.erf.default, (_MUL, "gate", math.sqrt(0.5))), 1)): "gelu",
+    joined.ACTIVATIONS["geglu"]: "gelu_tanh",
 }
-"""Activations of a product, as Inductor decomposes them."""
+"""Activations of a product, which is ``gate`` in them, as Inductor decomposes them."""
 
 _MOST_NODES = 16  # maximum number of nodes to look at after a matmul. The work has at most 12
 
@@ -64,7 +52,7 @@ class _Work(NamedTuple):
 
     @property
     def bias(self) -> Node | None:
-        return operands_of(self.product.node).bias
+        return joined.operands_of(self.product.node).bias
 
 
 def fuse(graph: Graph) -> None:
@@ -77,7 +65,9 @@ def fuse(graph: Graph) -> None:
         return
     if inductor_config.cpp_wrapper or V.aot_compilation or is_on("fx_wrapper") or is_on("emulate_precision_casts"):
         return
-    products = [product for node in graph.nodes if (product := product_of(node)) is not None and not product.axes]
+    products = [
+        product for node in graph.nodes if (product := joined.product_of(node)) is not None and not product.axes
+    ]
     found = [work for product in products for work in _works(product)]
     chosen: list[tuple[_Work, Config]] = []
     for work in sorted(found, key=lambda work: work.problem.variant not in GATED):
@@ -102,14 +92,14 @@ def _works(product: Product) -> Iterator[_Work]:
         return
     near = [y]
     for node in near:
-        near += [each for each in node.users if each.target in STEPS | RESHAPES | {CONVERT} and each not in near]
+        near += [each for each in node.users if each.target in joined.ELEMENTWISE and each not in near]
         if len(near) > _MOST_NODES:
             break
     for result in near[1:]:
-        if result.target in RESHAPES:  # a view of the work's result
+        if result.target in joined.RESHAPES:  # a view of the work's result
             continue
         inside = {y}
-        variant, other = _OF_PRODUCT.get(written(result, {y: "y"}, inside)), None
+        variant, other = _OF_PRODUCT.get(joined.written(result, {y: "gate"}, inside)), None
         if variant is None:
             inside = {y, result}
             variant, other = _with_other(result, y, inside)
@@ -128,16 +118,16 @@ def _with_other(result: Node, y: Node, inside: set[Node]) -> tuple[str | None, N
         return None, None
     for own, other in (read, read[::-1]):
         steps: set[Node] = set()
-        if written(own, {y: "y"}, steps) != "y":
+        if joined.written(own, {y: "y"}, steps) != "y":
             continue
         inside |= steps
         if result.target is _ADD:
             return ("add", other) if _is_like(other, y, inside) else (None, None)
         gate = other
-        while gate.target in STEPS | RESHAPES | {CONVERT}:
+        while gate.target in joined.ELEMENTWISE:
             gate = gate.all_input_nodes[0]
-        activated = written(other, {gate: "gate"}, inside)
-        variant = next((name for name in GATED if activated == ACTIVATIONS[name]), None)
+        activated = joined.written(other, {gate: "gate"}, inside)
+        variant = next((name for name in GATED if activated == joined.ACTIVATIONS[name]), None)
         return (variant, gate) if _is_like(gate, y, inside) else (None, None)
     return None, None
 
@@ -174,15 +164,7 @@ def _chosen(now: InductorSnapshot, work: _Work) -> Config | None:
     if templates_for(architecture(now.hardware(value.device).arch), work.problem.op) == [DEFAULT.template]:
         return None
     decision = now.answers(work.problem, value.device, padding=False).decision
-
-    def check(config: Config) -> None:
-        if config != DEFAULT:
-            if work.problem.op not in config.kernel.ops:
-                raise CannotRun(f"{config.template} is not for {work.problem.op}")
-            require_settings_of_timings(value.dtype)
-            require_fit(config, work.problem, value.device)
-
-    config, _ = next(tried(decision, check), (None, None))
+    config = joined.first_able(decision, work.problem, value)
     if config is None:
         now.record_apart(decision)
     if config in (None, DEFAULT):
@@ -200,14 +182,14 @@ def _replace(graph: Graph, work: _Work, replaced: dict[Node, Node], config: Conf
                 aten.reshape.default, (replaced.get(other, other), list(node.meta["val"].shape))
             )
             other.meta["val"] = node.meta["val"]
-        a, b, bias, *_ = operands_of(node)
+        a, b, bias, *_ = joined.operands_of(node)
         arguments = (a, b, bias, other, work.problem.variant, str(config))
         fused = graph.call_function(lower_fused, arguments)
         fused.meta.update({name: value for name, value in node.meta.items() if name != "tensor_meta"})
         shaped = graph.call_function(aten.reshape.default, (fused, list(result.meta["val"].shape)))
     shaped.meta.update(result.meta)
     result.replace_all_uses_with(shaped)
-    erase_unread(graph, result)
+    joined.erase_unread(graph, result)
     return shaped
 
 

@@ -18,7 +18,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ from diode_lut import probe
 from diode_lut.errors import let_pass
 from diode_lut.files import write_atomically
 from diode_lut.hook.choices import in_force
-from diode_lut.hook.snapshot import trace_graph
-from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, lacks_answers_for_another, off_because
+from diode_lut.hook.snapshot import compiles_for_another, trace_graph
+from diode_lut.hook.switch import Unanswered, cache_identity, is_answered, off_because
 from diode_lut.hook.versions import FIXED, FORMS, KWARGS
 from diode_lut.log import log, warn_once
 from diode_lut.probe import CALL, CPP_GEMM, FIRST_CALL, GENERATED_KERNEL, RECORDING, TRITON_GEMM
@@ -53,11 +54,9 @@ def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any,
         let_pass(error)
     with recorder.collecting() as collected:
         graph = compile_graph(scheme, gm, *arguments, **named)
-    try:
+    with _or_warn(_GAP):
         _keep(graph, collected)
         write_after_graph(recorder.own_receipt)
-    except Exception as error:
-        _warn(error)
     return graph
 
 
@@ -85,24 +84,18 @@ def prepare_workers(gm: Any) -> None:
 def cache_hit_post_compile(load: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Load a graph from a cache, and record the decisions about it."""
     loaded = load(*arguments, **named)
-    try:
+    with _or_warn(_GAP):
         graph, *_ = loaded
         if graph is not None and not off_because:
             _tell(graph, cached=True)
-            write_after_graph(recorder.own_receipt)
-    except Exception as error:
-        _warn(error)
     return loaded
 
 
 def postprocess(postprocess_output: Callable[..., None], scheme: Any, output: Any) -> None:
     """Receive a graph that another process has compiled, and record the decisions about it."""
     postprocess_output(scheme, output)
-    try:
+    with _or_warn(_GAP):
         _tell(output.graph, cached=False)
-        write_after_graph(recorder.own_receipt)
-    except Exception as error:
-        _warn(error)
 
 
 def _keep(graph: Any, collected: recorder.Collected) -> None:
@@ -112,7 +105,7 @@ def _keep(graph: Any, collected: recorder.Collected) -> None:
         counts, receipt = collected.counts.as_dict(), receipt_bytes(Receipt(1, devices=collected.devices))
         vars(graph)[_KEPT] = counts, receipt
         trace_graph(counts, receipt, cached=False)
-    if lacks_answers_for_another():
+    if compiles_for_another() and not is_answered():
         vars(graph)[_UNANSWERED] = Unanswered()
 
 
@@ -123,12 +116,20 @@ def _tell(graph: Any, *, cached: bool) -> None:
         devices = decode_receipt(orjson.loads(receipt), "a compiled graph").devices
         trace_graph(counts, receipt, cached=cached)
         recorder.told(recorder.Counts(**counts), devices, cached=cached)
+    write_after_graph(recorder.own_receipt)
 
 
-def _warn(error: Exception) -> None:
-    """Warn about gaps in receipts and statistics. The compile goes on."""
-    let_pass(error)
-    warn_once(f"what was decided for a graph is not recorded: {error!r}")
+_GAP = "what was decided for a graph is not recorded"
+
+
+@contextmanager
+def _or_warn(gap: str) -> Iterator[None]:
+    """Warn about a gap in records. The compile, or the program, goes on."""
+    try:
+        yield
+    except Exception as error:
+        let_pass(error)
+        warn_once(f"{gap}: {error!r}")
 
 
 def record_artifact(record: Callable[..., None], cls: Any, artifact: Any) -> None:
@@ -148,14 +149,11 @@ def read_package(read: Callable[[str], Any], path: str) -> Any:
 def load_package(load: Callable[[Any], Any], function: Any) -> Any:
     """Load the package of a function, or none if it was made with other settings or tables."""
     entry = load(function)
-    if entry is None or all(_is_current(artifact) for artifact in entry.backends.values()):
+    current = None if entry is None else repr(cache_identity())
+    if entry is None or all(getattr(artifact, _MARK, None) == current for artifact in entry.backends.values()):
         return entry
     log.info("%s is compiled again: its package was made with other settings or tables", function)
     return None
-
-
-def _is_current(artifact: Any) -> bool:
-    return getattr(artifact, _MARK, None) == repr(cache_identity())
 
 
 _LEAST_CALLS, _LEAST_SECONDS = 25, 0.25  # repeated calls of each graph to trace, and seconds to trace them for
@@ -264,11 +262,8 @@ def trace_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named:
     """Run a Triton kernel. Trace the call by name if it is a template's GEMM, or if tables may have rows for it."""
     name = None
     if torch.autograd.profiler._is_profiler_enabled:
-        try:
+        with _or_warn("a generated kernel is not traced by name"):
             name = _triton_name(getattr(getattr(kernel, "fn", None), "src", "")) or _generated_name(kernel, arguments)
-        except Exception as error:
-            let_pass(error)
-            warn_once(f"a generated kernel is not traced by name: {error!r}")
     if name is None:
         return run(kernel, *arguments, **named)
     with torch._C._profiler._RecordFunctionFast(name, arguments, {}):
@@ -303,11 +298,8 @@ def record_kernel(run: Callable[..., Any], kernel: Any, *arguments: Any, **named
     """Run a Triton kernel, and record it the first time."""
     if not hasattr(kernel, _RECORDED):
         setattr(kernel, _RECORDED, True)
-        try:
+        with _or_warn("a generated kernel is not recorded"):
             _record(kernel, arguments)
-        except Exception as error:
-            let_pass(error)
-            warn_once(f"a generated kernel is not recorded: {error!r}")
     return run(kernel, *arguments, **named)
 
 

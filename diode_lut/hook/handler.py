@@ -15,6 +15,7 @@ import copy
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
@@ -33,7 +34,7 @@ from diode_lut.decide.decide import Answers, Axis, Piece
 from diode_lut.decide.sources import Decision
 from diode_lut.errors import MissError
 from diode_lut.hardware import architecture
-from diode_lut.hook import epilogues
+from diode_lut.hook import epilogues, problems
 from diode_lut.hook.choices import (
     Build,
     build_choice,
@@ -45,20 +46,7 @@ from diode_lut.hook.choices import (
     runnable,
     with_a_layout,
 )
-from diode_lut.hook.problems import (
-    MARK,
-    OP_OF_TARGET,
-    asked_about,
-    axes,
-    axes_of_tensors,
-    config_of,
-    is_plain,
-    problem_of,
-    problem_of_node,
-    problem_of_tensors,
-    unpadded,
-    why_left,
-)
+from diode_lut.hook.problems import MARK
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, forget_what_was_taken_over, snapshot
 from diode_lut.hook.switch import OFF, cache_identity, follow, leave, off_because
 from diode_lut.hook.versions import UIDS, release, require_same_parameters, uuid_of
@@ -200,7 +188,7 @@ def filter_choices(choices: Choices) -> Choices:
     def ours() -> Choices | None:
         if in_force() is None:
             return None
-        from diode_lut.hook.lists import answer_grouped, answer_on_cpu
+        from diode_lut.hook.unasked import answer_grouped, answer_on_cpu
 
         grouped = None
         if choices and isinstance(V.choices, DiodeChoices):
@@ -225,9 +213,9 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     now = in_force()
     if now is None or not now.settings.pad or inductor_config.force_shape_pad:
         return None
-    matmuls = [node for node in match.nodes if node.target in OP_OF_TARGET]
+    matmuls = [node for node in match.nodes if node.target in problems.OP_OF_TARGET]
     if len(matmuls) > 1:
-        found = [_answers_with_padding(now, OP_OF_TARGET[node.target], node) for node in matmuls]
+        found = [_answers_with_padding(now, problems.OP_OF_TARGET[node.target], node) for node in matmuls]
         return False if any(answers is not None and answers.decision.configs for answers in found) else None
     answers = _answers_with_padding(now, op.__name__, (mat1, mat2, bias))
     if answers is None:
@@ -278,10 +266,10 @@ def first_pad(decision: Decision, device: torch.device) -> int:
 def _answers_with_padding(now: InductorSnapshot, op: str, matmul: Any) -> Answers | None:
     """Return the answers for a node or a tuple of fake tensors, or None if tables have no such problems."""
     if isinstance(matmul, tuple):
-        problem, (a, b, *_) = problem_of_tensors(op, *matmul), matmul
+        problem, (a, b, *_) = problems.problem_of_tensors(op, *matmul), matmul
     else:
-        problem, a, b = problem_of_node(matmul, op)
-    return problem and now.answers(problem, a.device, padding=True, axes=axes_of_tensors(op, a, b))
+        problem, a, b = problems.problem_of_node(matmul, op)
+    return problem and now.answers(problem, a.device, padding=True, axes=problems.axes_of_tensors(op, a, b))
 
 
 def _stay_aligned(a: Any, b: Any) -> bool:
@@ -306,7 +294,7 @@ def record_native() -> None:
     if op is None or node in recorded or not isinstance(V.choices, DiodeChoices) or now is None:
         return
     recorded.add(node)
-    problem, a, _ = problem_of_node(node, op)
+    problem, a, _ = problems.problem_of_node(node, op)
     if problem is not None:
         now.record_no_choice(problem, a.device, "the setting triton.native_matmul generates its kernel")
 
@@ -332,28 +320,28 @@ def decide_matmul(now: InductorSnapshot, inputs: Any, op: str, *, fast: bool | N
     mm with an epilogue. ``fast`` says whether a scaled_mm accumulates fast, and is None for other ops.
     """
     device = inputs.device()
-    before = unpadded(V.graph.current_node, op) if now.settings.pad else None
+    before = problems.unpadded(V.graph.current_node, op) if now.settings.pad else None
     if before is not None:
-        changing = axes(inputs, op)  # padding leaves such sizes as they are
+        changing = problems.axes(inputs, op)  # padding leaves such sizes as they are
         pad = first_pad(now.answers(before, device, padding=True, axes=changing).decision, device)
         if pad > 1:
             decision = now.decide(before, device, padding=True, axes=changing)
-            problem = None if changing else problem_of(inputs, op)
+            problem = None if changing else problems.problem_of(inputs, op)
             if problem is None or (problem.m, problem.n) != (decision.problem.m, decision.problem.n):
                 return Decided(decision, pad, None, changing)
-            return Decided(decision, pad, asked_about(problem, inputs), changing)
-    problem = problem_of(inputs, op, fast=fast)
+            return Decided(decision, pad, problems.asked_about(problem, inputs), changing)
+    problem = problems.problem_of(inputs, op, fast=fast)
     if problem is None:
         return None
     a, b = inputs.mat1mat2()
     changing = ()
-    if not is_plain((*a.get_size(), *b.get_size())):
-        why = why_left(problem, (a, b))
+    if not problems.is_plain((*a.get_size(), *b.get_size())):
+        why = problems.why_left(problem, (a, b))
         if why:
             now.record_no_choice(problem, device, why)
             return None
-        changing = axes(inputs, op)
-    asked = asked_about(problem, inputs) if now.settings.epilogues else problem
+        changing = problems.axes(inputs, op)
+    asked = problems.asked_about(problem, inputs) if now.settings.epilogues else problem
     decision = now.decide(asked, device, padding=False, axes=changing)
     return Decided(decision, 1, decision.problem, changing)
 
@@ -365,23 +353,23 @@ _answered = threading.local()
 """Weak references to A and B of this thread's last addmm, if it was answered, as ``inputs``."""
 
 
+@dataclass(eq=False)
 class _MatmulLowering:
     """The lowering of a matmul on a GPU, for which Inductor asks the handler for choices."""
 
-    def __init__(
-        self,
-        now: InductorSnapshot,
-        inputs: Any,
-        templates: list[Any],
-        op: str,
-        ask_base: Callable[[list[Any]], Choices],
-        options: dict[str, dict[str, Any]],
-    ) -> None:
-        self.now, self.inputs, self.op, self.ask_base = now, inputs, op, ask_base
-        self.templates, self.options = templates, options
-        self.variant, self.axes = NO_VARIANT, tuple[Axis, ...]()
-        self.is_single = now.settings.policy == "pick" and now.settings.top_k == 1
+    now: InductorSnapshot
+    inputs: Any
+    templates: list[Any]
+    op: str
+    ask_base: Callable[[list[Any]], Choices]
+    options: dict[str, dict[str, Any]]
+    variant: str = NO_VARIANT
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def is_single(self) -> bool:
         """Whether Inductor gets a single choice."""
+        return self.now.settings.policy == "pick" and self.now.settings.top_k == 1
 
     def choices(self) -> Choices | None:
         """Return the choices of the answer, or None if Inductor should choose among its own."""
@@ -473,13 +461,13 @@ class _MatmulLowering:
         A kernel for few rows fuses any epilogue at no cost. If ``alone``, no epilogue can follow. If ``joined``, the
         result is a part of a concatenation. If layouts of inputs are open, rows are asked about the likely layouts.
         """
-        inputs, own, now = self.inputs, config_of(plain), self.now
+        inputs, own, now = self.inputs, problems.config_of(plain), self.now
         aten = plain if own == ATEN else self._aten()
         assumed: list[tuple[Any, Layout]] = []
         nodes = [with_a_layout(node, assumed) for node in inputs.nodes()]
         with_layouts = MMKernelInputs(nodes, scalars=inputs._scalars, out_dtype=inputs._out_dtype)
-        likely = problem_of(with_layouts, self.op) if assumed else None
-        problem = problem if likely is None else asked_about(likely, with_layouts)
+        likely = problems.problem_of(with_layouts, self.op) if assumed else None
+        problem = problem if likely is None else problems.asked_about(likely, with_layouts)
         device, changing = plain.layout.device, self.axes
         answers = now.answers(problem, device, padding=False, axes=changing)
         few = own is not None and own.kernel.few_rows
@@ -516,7 +504,7 @@ class _MatmulLowering:
                         return epilogues.Alternative(decision, config, found.triton[0], found, pieces)
             return epilogues.Alternative(decision, config, choice if isinstance(choice, TritonTemplateCaller) else None)
 
-        made = epilogues.Alternatives(problem, answering, alternative, assumed, own_branches, in_part=in_part)
+        made = epilogues.Alternatives(problem, answering, alternative, assumed, own_branches, in_part)
         return epilogues.Deferred(plain, aten, made)
 
     def _build(self, config: Config) -> ChoiceCaller:

@@ -93,11 +93,6 @@ class Product(NamedTuple):
     problem: Problem
     axes: tuple[Axis, ...] = ()
 
-    @property
-    def most_rows(self) -> int:
-        """The largest M it can have."""
-        return next((axis.high for axis in self.axes if axis.high is not None), self.problem.m)
-
 
 Parts = tuple[tuple[int | None, str], ...]  # configs for parts of a size's range, each with its largest size, or None
 
@@ -151,17 +146,12 @@ def _with_the_same_a(graph: Graph) -> Iterator[list[Product]]:
             a, _, _, scale_a, _ = operands_of(node)
             same = _identity((a, scale_a), first_of), where, product.problem._replace(op="", n=1)
             found[same].append(product)
-        elif rounds and _is_repeatable(node):
+        elif rounds and isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in _NAMESPACES:
+            if not _UNLIKE.isdisjoint(node.target.tags):
+                continue
             computed = node.target, _identity((node.args, tuple(node.kwargs.items())), first_of)
             first_of[node] = first.setdefault(computed, node)
     yield from found.values()
-
-
-def _is_repeatable(node: Node) -> bool:
-    """Return whether the node computes the same from the same arguments, with sizes that these determine."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace not in _NAMESPACES:
-        return False
-    return _UNLIKE.isdisjoint(node.target.tags)
 
 
 def _identity(argument: Any, first_of: Mapping[Node, Node]) -> Any:
@@ -255,7 +245,8 @@ def _groups(
     for variant in ("three", "two"):
         others = tuple(left[: PRODUCTS[variant]])
         if len(others) == PRODUCTS[variant] and _are_ready(others, places):
-            if others[0].most_rows <= _FEW_ROWS or not any(may_be_followed(each.node) for each in others):
+            rows = next((axis.high for axis in others[0].axes if axis.high is not None), others[0].problem.m)
+            if rows <= _FEW_ROWS or not any(may_be_followed(each.node) for each in others):
                 yield from answered(others, variant)
             return
 
@@ -279,12 +270,13 @@ ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "swiglu": (aten.div.Tensor, "gate", (_ADD, (aten.exp.default, (aten.neg.default, "gate")), 1)),
     "geglu": (*(_MUL, (_MUL, "gate", 0.5)), (_ADD, (aten.tanh.default, (_MUL, _CUBIC, math.sqrt(2 / math.pi))), 1)),
 }
-"""The activations of GATED, as Inductor decomposes them in float32."""
+"""The activations of GATED, as Inductor decomposes them in float32. ``gate`` is what they activate."""
 
 STEPS = {
     *(_MUL, _ADD, aten.div.Tensor, aten.exp.default, aten.neg.default, aten.tanh.default, aten.erf.default),
     aten.relu.default,
 }
+ELEMENTWISE = STEPS | RESHAPES | {CONVERT}  # the work after a matmul may have these ops
 _DEEPEST = 10  # steps from the result back to the gate, at most
 
 
@@ -302,15 +294,6 @@ def written(node: Any, leaves: dict[Node, str], inside: set[Node], depth: int = 
     if node.target not in STEPS or node.kwargs or depth == _DEEPEST:
         return None
     return node.target, *(written(each, leaves, inside, depth + 1) for each in node.args)
-
-
-def named(variant: str, leaf: str) -> Any:
-    """Return the activation of a variant of GATED, with the gate named ``leaf``."""
-
-    def renamed(steps: Any) -> Any:
-        return tuple(map(renamed, steps)) if isinstance(steps, tuple) else leaf if steps == "gate" else steps
-
-    return renamed(ACTIVATIONS[variant])
 
 
 def _gated(gate: Node, up: Node) -> tuple[str, Node] | None:
@@ -351,19 +334,11 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Parts | None:
     answers = now.answers(group.problem, result.device, padding=False, axes=product.axes)
     pieces = answers.pieces(now.settings.dynamic_kernels, library=False)
 
-    def check(config: Config) -> None:
-        if config == DEFAULT:
-            return
-        if group.problem.op not in config.kernel.ops:
-            raise CannotRun(f"{config.template} is not for {group.problem.op}")
-        require_settings_of_timings(result.dtype)
-        m, n = product.problem.m, product.problem.n
-        require_templates(ir.FixedLayout(result.device, result.dtype, [m, n], [n, 1]))
-        require_fit(config, group.problem, result.device)
-
+    m, n = product.problem.m, product.problem.n
+    layout = ir.FixedLayout(result.device, result.dtype, [m, n], [n, 1])
     chosen = list[tuple[int | None, Decision, Config]]()
     for high, decision in [(piece.high, piece.decision) for piece in pieces] or [(None, answers.decision)]:
-        config, _ = next(tried(decision, check), (None, None))
+        config = first_able(decision, group.problem, result, lambda: require_templates(layout))
         if config is None and not product.axes:
             now.record_apart(decision)
         if config in (None, DEFAULT):
@@ -374,12 +349,33 @@ def _chosen(now: InductorSnapshot, group: _Group) -> Parts | None:
     return tuple((high, str(config)) for high, _, config in chosen)
 
 
+def first_able(
+    decision: Decision, problem: Problem, result: torch.Tensor, require: Callable[[], None] = lambda: None
+) -> Config | None:
+    """Return the first config of a decision that can run, or None. ``require`` may raise CannotRun besides."""
+
+    def check(config: Config) -> None:
+        if config != DEFAULT:
+            if problem.op not in config.kernel.ops:
+                raise CannotRun(f"{config.template} is not for {problem.op}")
+            require_settings_of_timings(result.dtype)
+            require()
+            require_fit(config, problem, result.device)
+
+    return next((config for config, _ in tried(decision, check)), None)
+
+
 def _replace(graph: Graph, group: _Group, parts: Parts, lower: Callable[..., Any]) -> None:
     """Put a node in the place of the matmuls, or of the whole computation of ``silu(gate) * up``."""
     nodes = [product.node for product in group.products]
     first, operands = min(nodes), list(map(operands_of, nodes))
     for read in dict.fromkeys(each for one in operands for each in one.own):
-        _move_before(first, read)
+        chain = [read]  # with the movable nodes from which it is computed
+        while chain[-1] is not _origin(read):
+            chain += chain[-1].all_input_nodes
+        for node in reversed(chain[:-1]):
+            if not node < first:
+                first.prepend(node)
     a, _, _, scale_a, _ = operands_of(first)
     bs, biases = [one.b for one in operands], [one.bias for one in operands]
     scales = [] if scale_a is None else [scale_a, *(one.scale_b for one in operands)]
@@ -414,16 +410,6 @@ def erase_unread(graph: Graph, result: Node) -> None:
         inputs = node.all_input_nodes
         graph.erase_node(node)
         unread += [each for each in inputs if not each.users and each.op == "call_function"]
-
-
-def _move_before(place: Node, node: Node) -> None:
-    """Move a node, and the movable nodes from which it is computed, to a place, unless they stand before it."""
-    chain = [node]
-    while chain[-1] is not _origin(node):
-        chain += chain[-1].all_input_nodes
-    for each in reversed(chain[:-1]):
-        if not each < place:
-            place.prepend(each)
 
 
 def lower_joined(

@@ -514,9 +514,7 @@ def use_native_matmul(is_native: Callable[[Any, Any], bool], mat1: Any, mat2: An
     native = is_native(mat1, mat2)
     try:
         if native:
-            from diode_lut.hook.handler import record_native
-
-            record_native()
+            _function("diode_lut.hook.handler:record_native")()
     except Exception as error:
         leave("a native matmul", error)
     return native
@@ -530,7 +528,7 @@ def register_convolution(conv: Any) -> Undo:
     @wraps(lower)
     def lower_convolution(*arguments: Any, **named: Any) -> Any:
         try:
-            found = _function("diode_lut.hook.convolutions:as_matmul")(*arguments, **named)
+            found = _function("diode_lut.hook.unasked:as_matmul")(*arguments, **named)
         except Exception as error:
             leave("a convolution", error)
             found = None
@@ -568,13 +566,11 @@ def write_only(select_algorithm: Any) -> Undo:
 def should_pad(benchmark: Callable[..., bool], match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:  # noqa: A002
     """Return whether to pad the operands of a matmul. Inductor's own function runs a benchmark for this."""
     try:
-        from diode_lut.hook.handler import is_answered_with_padding
-
-        answered = is_answered_with_padding(match, mat1, mat2, op, input)
+        answered = _function("diode_lut.hook.handler:is_answered_with_padding")(match, mat1, mat2, op, input)
     except Exception as error:
         leave(f"padding {op}", error)
         answered = None
-    return benchmark(match, mat1, mat2, op, input) if answered is None else answered
+    return bool(benchmark(match, mat1, mat2, op, input) if answered is None else answered)
 
 
 def reinplace_inplaceable_ops(reinplace: Callable[..., None], fake_tensor_updater: Any, graph: Any) -> None:

@@ -27,6 +27,7 @@ from diode_lut.hook.snapshot import compile_range, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS, TEMPLATE_OF_UID, UIDS, hint_of
 from diode_lut.log import log
 from diode_lut.problem import (
+    DTYPES,
     FLOAT8,
     INT8,
     INTEGER,
@@ -46,15 +47,8 @@ from diode_lut.problem import (
 from diode_lut.problem import problem_of as problem_from
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, pad_multiple, padded
 
-TORCH_DTYPES = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "int8": torch.int8,
-    RESULT_OF_INTEGERS: torch.int32,
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    name: torch.float32 if name == "tf32" else getattr(torch, name) for name in (*DTYPES, RESULT_OF_INTEGERS)
 }
 """PyTorch's data types by our names, for problems and for their results."""
 

@@ -126,11 +126,6 @@ class InductorSnapshot:
             *self.matmul,
         )
 
-    @property
-    def has_identity(self) -> bool:
-        """Whether the identity was read, for the key of a cache."""
-        return "identity" in vars(self)
-
     def has_present_settings(self) -> bool:
         """Return whether the settings for matmuls are unchanged, or handed over by another process."""
         return _handed_over is self or self.matmul == MatmulSettings.now()

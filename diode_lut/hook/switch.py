@@ -122,18 +122,7 @@ def is_answered() -> bool:
         from diode_lut.hook.snapshot import snapshot
 
         now = snapshot()
-        return now.answered and (not now.has_identity if off_because else now.is_identified)
-    except Exception as error:
-        let_pass(error)
-        return False
-
-
-def lacks_answers_for_another() -> bool:
-    """Return whether this process compiles a graph that another saves, and did not answer according to its key."""
-    try:
-        from diode_lut.hook.snapshot import compiles_for_another
-
-        return compiles_for_another() and not is_answered()
+        return now.answered and ("identity" not in vars(now) if off_because else now.is_identified)
     except Exception as error:
         let_pass(error)
         return False

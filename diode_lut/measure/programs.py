@@ -28,8 +28,8 @@ from diode_lut.hook import quack
 from diode_lut.hook.attention import forced
 from diode_lut.hook.choices import build_choice, library_choice
 from diode_lut.hook.joined import join_all
-from diode_lut.hook.lists import build_grouped, grouped_of
 from diode_lut.hook.patches import measuring
+from diode_lut.hook.unasked import build_grouped, grouped_of
 from diode_lut.hook.versions import failure_reason
 from diode_lut.log import log
 from diode_lut.measure.gemm import reads_another

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import orjson
+from msgspec.structs import asdict
 
 from diode_lut.errors import DiodeLutError, ProgramError, as_command, counted, printable
 from diode_lut.files import write_atomically
@@ -108,7 +109,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "command": list(map(printable, comparison.command)),
         "settings": {name: printable(value) for name, value in comparison.settings.items()},
         "hardware": [str(hardware) for hardware in sorted(devices)],
-        "versions": [versions._asdict() for versions in sorted(comparison.receipt.versions)],
+        "versions": [asdict(versions) for versions in sorted(comparison.receipt.versions)],
         "questions": sum(device.calls for device in devices.values()),
         "answered": sum(device.hits.total() for device in devices.values()),
         "seconds": {

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import orjson
-from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert
+from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
 from msgspec.structs import asdict
 
 from diode_lut.errors import ProblemError, ReceiptError, csv_remedy
@@ -29,17 +29,18 @@ MAX_COUNT = 2**53 - 1
 _Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 _Calls = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 _Size = Annotated[int, Meta(ge=1, le=MAX_SIZE)]
+_Permille = Annotated[int, Meta(ge=1, le=MAX_PERMILLE)]
 _NotEmpty = Annotated[str, Meta(min_length=1)]
 _TierName = Literal[TIERS]  # type: ignore[valid-type]  # the names of all tiers
 
 
-class Versions(NamedTuple):
+class Versions(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """The software of a process. ``torch`` and ``triton`` are empty if they were not loaded."""
 
     diode_lut: str
     python: str
-    torch: str
-    triton: str
+    torch: str = ""
+    triton: str = ""
 
 
 class SourceRecord(Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -60,25 +61,25 @@ class Hit(NamedTuple):
     """
 
     problem: Problem
-    tier: str
+    tier: _TierName
     digest: str
     row: str
-    configs: tuple[str, ...]
-    over: str = ""
+    configs: Annotated[tuple[str, ...], Meta(min_length=1)]
+    over: _NotEmpty = ""
 
 
 class Miss(NamedTuple):
     """A problem left to Inductor. ``over`` is as in Hit."""
 
     problem: Problem
-    over: str = ""
+    over: _NotEmpty = ""
 
 
 class Skip(NamedTuple):
     """A config of an answer, and the reason why it could not run, as text."""
 
     problem: Problem
-    tier: str
+    tier: _TierName
     digest: str
     row: str
     config: str
@@ -164,6 +165,12 @@ class Device:
         self.expected_permille[problem] = min(highest, MAX_PERMILLE)
 
 
+_QUESTIONS: dict[str, Any] = {
+    name: get_args(kind)[0] for name, kind in get_type_hints(Device).items() if get_origin(kind) is Counter
+}
+"""The counters of Device, each with the type of its keys."""
+
+
 @dataclass
 class Receipt:
     """The questions of some processes by hardware, and the time that selecting took, in nanoseconds."""
@@ -214,7 +221,7 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 def _counters(device: Device) -> list[tuple[str, Counter[Any]]]:
     """Return the counters of a device, each with its name in the JSON object."""
-    return [(name, value) for name, value in vars(device).items() if isinstance(value, Counter)]
+    return [(name, getattr(device, name)) for name in _QUESTIONS]
 
 
 def _encoded(receipt: Receipt) -> bytes:
@@ -253,7 +260,7 @@ def _questions(device: Device, counts: Counter[Any]) -> Iterator[dict[str, Any]]
 
 def versions_to_json(versions: Versions) -> dict[str, str]:
     """Return the fields of the JSON object, without software that was not loaded."""
-    return {name: version for name, version in versions._asdict().items() if version}
+    return {name: version for name, version in asdict(versions).items() if version}
 
 
 def hardware_to_json(hardware: Hardware) -> dict[str, Any]:
@@ -306,29 +313,12 @@ class _AskedJson(_Json, kw_only=True, dict=True):
         self.problem = Problem.checked(self.op, self.dtype, self.layout, *sizes, *classes, self.H, self.G, self.V)
 
 
-class _MissJson(_AskedJson, kw_only=True):
-    over: _NotEmpty | UnsetType = UNSET
-    expected_permille: Annotated[int, Meta(ge=1, le=MAX_PERMILLE)] | UnsetType = UNSET
-
-
-class _HitJson(_AskedJson, kw_only=True):
-    tier: _TierName
-    digest: str
-    row: str
-    configs: Annotated[tuple[str, ...], Meta(min_length=1)]
-    over: _NotEmpty | UnsetType = UNSET
-
-
-class _SkipJson(_AskedJson, kw_only=True):
-    tier: _TierName
-    digest: str
-    row: str
-    config: str
-    reason: str
-
-
-class _LeftJson(_AskedJson, kw_only=True):
-    reason: str
+def _list_of(kind: Any, *more: Any) -> Any:
+    """Return the type of a list of JSON objects with a problem, the other fields of ``kind``, and ``more``."""
+    hints = get_type_hints(kind, include_extras=True)
+    defaults = {name: (default,) for name, default in kind._field_defaults.items()}
+    fields = [(name, hints[name], *defaults.get(name, ())) for name in kind._fields[1:]]
+    return list[defstruct(kind.__name__, [*fields, *more], bases=(_AskedJson,), kw_only=True)]  # type: ignore[misc]
 
 
 class _GeneratedJson(_Json, kw_only=True, dict=True):
@@ -364,33 +354,30 @@ class _HardwareJson(_Json, kw_only=True):
     sm_count: _Size
 
 
-class _DeviceJson(_Json, kw_only=True):
-    hardware: _HardwareJson
-    sources: list[SourceRecord]
-    left_out: list[str]
-    hits: list[_HitJson]
-    misses: list[_MissJson]
-    skipped: list[_SkipJson]
-    no_choice: list[_LeftJson] = []
-    unfused: list[_LeftJson] = []
-    apart: list[_LeftJson] = []
-    generated: list[_GeneratedJson] = []
-    cached: _Count = 0
-
-
-class _VersionsJson(_Json, kw_only=True):
-    diode_lut: str
-    python: str
-    torch: str = ""
-    triton: str = ""
+_DeviceJson = defstruct(
+    "_DeviceJson",
+    [
+        ("hardware", _HardwareJson),
+        ("sources", list[SourceRecord]),
+        ("left_out", list[str]),
+        ("hits", _list_of(Hit)),
+        ("misses", _list_of(Miss, ("expected_permille", _Permille | UnsetType, UNSET))),
+        ("skipped", _list_of(Skip)),
+        *((name, _list_of(Left), []) for name in ("no_choice", "unfused", "apart")),
+        ("generated", list[_GeneratedJson], []),
+        ("cached", _Count, 0),
+    ],
+    bases=(_Json,),
+    kw_only=True,
+)
 
 
 class _ReceiptJson(_Json, kw_only=True):
     schema_version: _Count
     processes: _Calls
     selecting_ns: _Count
-    versions: list[_VersionsJson]
-    devices: list[_DeviceJson]
+    versions: list[Versions]
+    devices: list[_DeviceJson]  # type: ignore[valid-type]
 
 
 def read_receipt(path: Path, contents: bytes | None = None) -> Receipt:
@@ -416,12 +403,11 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         remedy = " (written by a newer diode_lut: upgrade)" if type(found) is int and found > VERSION else ""
         raise ReceiptError(f"{path}: schema_version: expected {VERSION}, found {found!r:.60}{remedy}")
     try:
-        decoded = convert(whole_numbers(document), _ReceiptJson)
+        decoded: Any = convert(whole_numbers(document), _ReceiptJson)
     except ValidationError as error:
         reason, _, place = str(error).partition(" - at `$")
         reason = reason.replace("Expected", "expected", 1).replace("Object", "object", 1)
         raise ReceiptError(": ".join(filter(None, (path, place.strip("`."), reason)))) from None
-    versions = dict.fromkeys(Versions(**asdict(each)) for each in decoded.versions)
     devices: dict[Hardware, Device] = {}
     for each in decoded.devices:
         device = devices.setdefault(Hardware(**asdict(each.hardware)), Device())
@@ -435,16 +421,4 @@ def decode_receipt(document: Any, path: str) -> Receipt:
         for miss in each.misses:
             if miss.expected_permille:
                 device.expect(miss.problem, miss.expected_permille)
-    return Receipt(decoded.processes, versions, decoded.selecting_ns, devices)
-
-
-_QUESTIONS: dict[str, Any] = {
-    "hits": Hit,
-    "misses": Miss,
-    "skipped": Skip,
-    "no_choice": Left,
-    "unfused": Left,
-    "apart": Left,
-    "generated": GeneratedKernel,
-}
-"""The counters of Device, each with the type of its keys."""
+    return Receipt(decoded.processes, dict.fromkeys(decoded.versions), decoded.selecting_ns, devices)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
@@ -92,7 +92,7 @@ def as_text(receipt: receipts.Receipt) -> str:
         for source in sorted(device.sources):
             rows = f", {counted(source.rows, 'row')}" if source.rows else ""
             lines.append(f"  {source.tier}: {source.path}{rows}, sha256 {source.digest[:12]}")
-        lines += [*(f"  {reason}" for reason in sorted(device.left_out)), *_answers(device), *_generated(device)]
+        lines += [*(f"  {reason}" for reason in sorted(device.left_out)), *_answers(device)]
         hits = sorted((-calls, hit) for hit, calls in device.hits.items() if hit.over)
         lines += ["  kernels for sizes that may change:"] if hits else []
         for calls, hit in hits[:_SHOWN]:
@@ -120,48 +120,32 @@ def as_text(receipt: receipts.Receipt) -> str:
 
 
 def _answers(device: receipts.Device) -> Iterator[str]:
-    """Yield how many calls were answered, and why others were not."""
+    """Yield how many calls and generated kernels were answered, and why others were not."""
+    found = _numbers(device)
     if device.calls:
-        answered = device.hits.total()
-        by_tier = ", ".join(f"{tier} {calls}" for tier, calls in _calls_by_tier(device).items() if calls)
-        share = f"{answered / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
+        by_tier = ", ".join(f"{tier} {calls}" for tier, calls in found["hits"].items() if calls)
+        share = f"{found['answered'] / device.calls:.1%} answered{by_tier and f' ({by_tier})'}"
         yield f"  {counted(device.calls, 'call')}, {share}, {device.misses.total()} left to Inductor"
-    for reason, times in _by_reason(device.no_choice.items()).items():
+    for reason, times in found["why_no_choice"].items():
         remedy = f" ({', '.join(freezing([device]))})" if reason == receipts.FREEZABLE else ""
         yield f"  {counted(times, 'call')} without a choice: {reason}{remedy}"
     if device.cached:
         yield f"  {device.cached} of these were decided in an earlier compile, whose graph came from Inductor's caches"
-    for name, (fused, apart) in _epilogues(device).items():
+    for name, (fused, apart) in ((name, each.values()) for name, each in found["epilogues"].items()):
         yield f"  {name} epilogues: {fused} fused into the matmul, {apart} left to a kernel of their own"
-    for reason, times in _by_reason(device.unfused.items()).items():
+    for reason, times in found["unfused"].items():
         yield f"  nothing fused after {counted(times, 'matmul')}: {reason}"
-    for reason, times in _apart(device, JOINED).items():
+    for reason, times in found["not_joined"].items():
         yield f"  {counted(times, 'group')} of matmuls with the same input not joined: {reason}"
-    for reason, times in _apart(device, FUSED).items():
+    for reason, times in found["work_apart"].items():
         yield f"  {counted(times, 'matmul')} apart from the work that follows: {reason}"
-
-
-def _generated(device: receipts.Device) -> Iterator[str]:
-    """Yield how many kernels that Inductor generated were decided, and why others were not."""
     if device.generated:
-        tiers, reasons = _generated_by_tier(device), _generated_left(device)
+        tiers, left = found["generated"]["decided"], found["generated"]["left"]
         by_tier = ", ".join(f"{tier} {kernels}" for tier, kernels in tiers.items())
         kernels = counted(device.generated.total(), "generated kernel")
         decided = f"{sum(tiers.values())} decided{by_tier and f' ({by_tier})'}"
-        yield f"  {kernels}, {decided}, {sum(reasons.values())} left to Inductor"
-        yield from (f"    {times} left to Inductor: {reason}" for reason, times in reasons.items())
-
-
-def _generated_by_tier(device: receipts.Device) -> dict[str, int]:
-    found = Counter[str]()
-    for kernel, times in device.generated.items():
-        if kernel.config:
-            found[kernel.tier] += times
-    return dict(sorted(found.items()))
-
-
-def _generated_left(device: receipts.Device) -> dict[str, int]:
-    return _by_reason((kernel, times) for kernel, times in device.generated.items() if kernel.reason)
+        yield f"  {kernels}, {decided}, {sum(left.values())} left to Inductor"
+        yield from (f"    {times} left to Inductor: {reason}" for reason, times in left.items())
 
 
 def _more(count: int, things: str) -> list[str]:
@@ -175,25 +159,7 @@ def as_json(receipt: receipts.Receipt) -> str:
         "selecting_ns": receipt.selecting_ns,
         "versions": [receipts.versions_to_json(versions) for versions in sorted(receipt.versions)],
         "devices": [
-            {
-                "hardware": receipts.hardware_to_json(hardware),
-                "calls": device.calls,
-                "answered": device.hits.total(),
-                "hits": _calls_by_tier(device),
-                "epilogues": {
-                    name: {"fused": fused, "apart": apart} for name, (fused, apart) in _epilogues(device).items()
-                },
-                "unfused": _by_reason(device.unfused.items()),
-                "not_joined": _apart(device, JOINED),
-                "work_apart": _apart(device, FUSED),
-                "skipped_configs": device.skipped.total(),
-                "no_choice": device.no_choice.total(),
-                "why_no_choice": _by_reason(device.no_choice.items()),
-                "generated": {"decided": _generated_by_tier(device), "left": _generated_left(device)},
-                "cached": device.cached,
-                "sources": [asdict(source) for source in sorted(device.sources)],
-                "left_out": sorted(device.left_out),
-            }
+            {"hardware": receipts.hardware_to_json(hardware), **_numbers(device)}
             for hardware, device in sorted(receipt.devices.items())
         ],
         "missed": [
@@ -211,14 +177,41 @@ def as_json(receipt: receipts.Receipt) -> str:
     return printable_as_json(report)
 
 
-def _epilogues(device: receipts.Device) -> dict[str, tuple[int, int]]:
-    """Count for each class of epilogue how many were fused, and how many the library's kernel left apart."""
-    found = dict.fromkeys(EPILOGUES, (0, 0))
+def _numbers(device: receipts.Device) -> dict[str, Any]:
+    """Return the numbers about a device, by their names in JSON.
+
+    ``epilogues`` counts for each class how many were fused, and how many the library's kernel left apart.
+    """
+    hits, decided = dict.fromkeys(TIERS, 0), Counter[str]()
+    epilogues = {name: {"fused": 0, "apart": 0} for name in EPILOGUES}
     for hit, calls in device.hits.items():
-        fused, apart = found[hit.problem.epilogue]
+        hits[hit.tier] += calls
         is_apart = hit.configs[0] == str(baseline(hit.problem.op))
-        found[hit.problem.epilogue] = (fused + calls * (not is_apart), apart + calls * is_apart)
-    return {name: counts for name, counts in found.items() if name != NO_EPILOGUE and any(counts)}
+        epilogues[hit.problem.epilogue]["apart" if is_apart else "fused"] += calls
+    for kernel, times in device.generated.items():
+        if kernel.config:
+            decided[kernel.tier] += times
+    left = _by_reason((kernel, times) for kernel, times in device.generated.items() if kernel.reason)
+    apart = [
+        _by_reason((each, times) for each, times in device.apart.items() if each.problem.op in ops)
+        for ops in (JOINED, FUSED)
+    ]
+    return {
+        "calls": device.calls,
+        "answered": device.hits.total(),
+        "hits": hits,
+        "epilogues": {name: each for name, each in epilogues.items() if name != NO_EPILOGUE and any(each.values())},
+        "unfused": _by_reason(device.unfused.items()),
+        "not_joined": apart[0],
+        "work_apart": apart[1],
+        "skipped_configs": device.skipped.total(),
+        "no_choice": device.no_choice.total(),
+        "why_no_choice": _by_reason(device.no_choice.items()),
+        "generated": {"decided": dict(sorted(decided.items())), "left": left},
+        "cached": device.cached,
+        "sources": [asdict(source) for source in sorted(device.sources)],
+        "left_out": sorted(device.left_out),
+    }
 
 
 def _by_reason(left: Iterable[tuple[receipts.Left | receipts.GeneratedKernel, int]]) -> dict[str, int]:
@@ -227,14 +220,3 @@ def _by_reason(left: Iterable[tuple[receipts.Left | receipts.GeneratedKernel, in
     for each, count in sorted(left):
         times[each.reason] += count
     return dict(times.most_common())
-
-
-def _apart(device: receipts.Device, ops: tuple[str, ...]) -> dict[str, int]:
-    return _by_reason((each, times) for each, times in device.apart.items() if each.problem.op in ops)
-
-
-def _calls_by_tier(device: receipts.Device) -> dict[str, int]:
-    calls = dict.fromkeys(TIERS, 0)
-    for hit, count in device.hits.items():
-        calls[hit.tier] += count
-    return calls

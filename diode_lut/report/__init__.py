@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from itertools import islice, product
@@ -289,30 +289,22 @@ def as_grid(
         for values in product(*sizes.values()):
             named: dict[str, Any] = dict(zip(sizes, values, strict=True))
             problems.append(Problem.of(op, **named, dtype=dtype, layout=layout, align=16))
-    answers = _answers(model, track(problems))
+    sources, threshold, tracked = Sources.only(source_of(model)), Threshold.of(config), iter(track(problems))
     configs: dict[Config, int] = {}
     parts = []
     for op, dtype, layout in asked:
         sizes = _BATCHED if op in BATCHED else _ALONE
-        found = list(islice(answers, prod(map(len, sizes.values()))))
-        numbers = [None if first is None else configs.setdefault(first, len(configs)) for first, _ in found]
+        numbers, gains = list[int | None](), list[int | None]()
+        for problem in islice(tracked, prod(map(len, sizes.values()))):
+            decision = decide(sources, problem, threshold, padding=config.pad).decision
+            ranking = None if decision.answer is None else decision.answer.ranking
+            first = decision.configs[0] if ranking is not None and decision.configs else None
+            numbers.append(None if first is None else configs.setdefault(first, len(configs)))
+            times = {} if ranking is None else dict(zip(ranking.configs, ranking.times, strict=True))
+            gains.append(None if ranking is None else round(1000 / times[first or ranking.configs[0]]))
         part = {"op": op, "dtype": dtype, "layout": layout, "sizes": sizes}
-        parts.append({**part, "answers": numbers, "gains": [gain for _, gain in found]})
+        parts.append({**part, "answers": numbers, "gains": gains})
     return {"configs": list(map(str, configs)), "kinds": parts}
-
-
-def _answers(model: Model, problems: Iterable[Problem]) -> Iterator[tuple[Config | None, int | None]]:
-    """Yield the first config or None, and the gain in permille."""
-    sources, threshold = Sources.only(source_of(model)), Threshold.of(config)
-    for problem in problems:
-        decision = decide(sources, problem, threshold, padding=config.pad).decision
-        if decision.answer is None or decision.answer.ranking is None:
-            yield None, None
-            continue
-        ranking = decision.answer.ranking
-        first = decision.configs[0] if decision.configs else None
-        times = dict(zip(ranking.configs, ranking.times, strict=True))
-        yield first, round(1000 / times[first or ranking.configs[0]])
 
 
 _ASSETS = Path(__file__).parent / "assets"

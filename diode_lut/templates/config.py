@@ -30,9 +30,8 @@ from diode_lut.templates.flex_attention import (
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE, SPLIT_REDUCTION
-from diode_lut.templates.joined_mm import TRITON_FEW_ROWS, TRITON_JOINED_MM
-from diode_lut.templates.quack_gemm import QUACK_GEMM
 from diode_lut.templates.template import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY, PAD, Template, Tiles
+from diode_lut.templates.together import QUACK_GEMM, TRITON_FEW_ROWS, TRITON_JOINED_MM
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
 TEMPLATES: dict[str, Template] = {

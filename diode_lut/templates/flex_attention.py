@@ -12,7 +12,7 @@ from itertools import product
 
 from diode_lut.hardware import Architecture, Hardware
 from diode_lut.problem import ITEMSIZES, Problem, least_itemsize
-from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, registers
+from diode_lut.templates.template import Complaint, Covered, Heads, Parameter, Params, Template, fitting, registers
 
 BLOCKS = (16, 32, 64, 128)  # kernels check no ends of lengths that are multiples of 128, so no block may be larger
 
@@ -46,12 +46,10 @@ class Flex(Template):
         """Complain about shared memory and registers for the smallest heads that are covered."""
         yield from super().complaints(params, covered, architecture)
         itemsize = least_itemsize(covered.op or self.ops[0], covered.dtype)
-        yield from self.faults(params, Heads.least(covered), itemsize, architecture)
+        yield from self.faults(params, self.heads(covered), itemsize, architecture)
 
-    def faults(
-        self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
-        """Yield faults of a config for these heads. ``shared_memory`` is the device's, if it is known.
+    def faults(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> Iterator[Complaint]:
+        """Yield faults of a config for these heads.
 
         In a sweep on an H200, the 863 configs that did not compile have faults, and the 4,592 others none.
         """
@@ -59,20 +57,17 @@ class Flex(Template):
         if limit is not None and needed >= limit:
             reason = f"{self.values(params)['num_warps']} do not go with these blocks: {needed} registers a thread"
             yield Complaint(f"{reason} (allowed: {limit - 1})", "num_warps")
-        memory = self.shared_memory(params, heads, itemsize, architecture)
-        allowed = shared_memory or architecture.shared_memory
-        if allowed is not None and memory > allowed:
-            reason = f"heads of {heads.k} and {heads.v} elements need {memory} bytes of shared memory"
-            yield Complaint(f"{reason} ({architecture.name} has {allowed})")
+        memory, needing = self.shared_memory(params, heads, itemsize, architecture), f"heads of {heads.k} and {heads.v}"
+        yield from self.memory_faults(f"{needing} elements need", memory, architecture)
 
     def heads(self, covered: Covered) -> Heads:
-        return Heads.least(covered)
+        """Return the blocks for the smallest heads a row covers."""
+        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
+        return Heads.of(k, v, m * g)
 
-    def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
-        heads = Heads.of_problem(problem)
-        return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture, shared_memory)
+    def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
+        heads = Heads.of(problem.k, problem.v, problem.m * problem.g)
+        return self.faults(params, heads, ITEMSIZES[problem.dtype], architecture)
 
     def registers(self, params: Params, heads: Heads, architecture: Architecture) -> tuple[int, int | None]:
         """Return the registers that a thread needs for accumulators, and from how many on a config is hopeless."""
@@ -100,8 +95,10 @@ class Forward(Flex):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield the two largest blocks of queries the length fills, and the three of keys."""
-        for block_m, block_n in product(_fitting(problem.m)[-2:], _fitting(problem.n)[-3:]):
-            for stages, warps in product((1, 2, 3, 4), _warps(block_m * max(block_n, problem.v))):
+        for block_m, block_n in product(fitting(problem.m, BLOCKS)[-2:], fitting(problem.n, BLOCKS)[-3:]):
+            area = block_m * max(block_n, problem.v)  # elements of the largest block: neither too few nor too many
+            all_warps = [warps for warps in (1, 2, 4, 8) if 512 <= area // warps <= 4096] or [4]
+            for stages, warps in product((1, 2, 3, 4), all_warps):
                 yield block_m, block_n, stages, warps
 
 
@@ -124,11 +121,9 @@ class Backward(Flex):
         _, n1, m2, *_ = params
         return max(n1 * (heads.k + heads.v), m2 * heads.k)
 
-    def faults(
-        self, params: Params, heads: Heads, itemsize: int, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
+    def faults(self, params: Params, heads: Heads, itemsize: int, architecture: Architecture) -> Iterator[Complaint]:
         """Complain as above, and about blocks that are no multiples of the blocks of their steps."""
-        yield from super().faults(params, heads, itemsize, architecture, shared_memory)
+        yield from super().faults(params, heads, itemsize, architecture)
         m1, n1, m2, n2, *_ = params
         if n1 % m1:
             yield Complaint(f"{n1} is no multiple of block_m1, which is {m1}", "block_n1")
@@ -165,7 +160,7 @@ class Decoding(Flex):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield all blocks, stages and warps that are in proportion to each other."""
-        for block_n, stages, warps in product(_fitting(problem.n), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
+        for block_n, stages, warps in product(fitting(problem.n, BLOCKS), (1, 2, 3, 4, 5), (1, 2, 4, 8)):
             if warps <= max(2, block_n // 8):
                 yield block_n, stages, warps
 
@@ -176,16 +171,6 @@ def _loop_memory(tile: tuple[int, int, int], heads: Heads, itemsize: int, archit
     steps = architecture.stages_in_memory(stages) * keys * (heads.k + heads.v)
     scores = rows * keys if itemsize == _SINGLE else 0
     return itemsize * (rows * heads.k + steps + scores) + _BARRIERS
-
-
-def _fitting(length: int) -> list[int]:
-    """Return blocks up to the first that covers the whole length."""
-    return [block for block in BLOCKS if block < 2 * max(length, BLOCKS[0])]
-
-
-def _warps(area: int) -> tuple[int, ...]:
-    """Return numbers of warps for which the elements of the largest block are neither too few nor too many."""
-    return tuple(warps for warps in (1, 2, 4, 8) if 512 <= area // warps <= 4096) or (4,)
 
 
 def _block(name: str, letter: str, meaning: str) -> Parameter:

@@ -47,7 +47,7 @@ _STAGES = Parameter(
 class Generated(Template):
     """A kernel that Inductor generates."""
 
-    persistent = False  # whether it keeps all elements along r that are reduced to one
+    persistent: bool = False  # whether it keeps all elements along r that are reduced to one
 
     def complaints(self, params: Params, covered: Covered, architecture: Architecture) -> Iterator[Complaint]:
         """Complain about blocks that leave a thread no registers for any reduction."""
@@ -55,9 +55,7 @@ class Generated(Template):
         smallest = Problem(self.ops[0], "", "", 16, 1, 1, 1, 1)
         yield from self.faults_on(smallest, params, architecture)
 
-    def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
+    def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
         """Complain about blocks that leave a thread no registers, and about an r that is too long to keep or to add."""
         values, kept = self.values(params), 1
         warps, step = values["num_warps"], values.get("block_r")
@@ -73,13 +71,6 @@ class Generated(Template):
         most = min(MAX_ELEMENTS, MAX_PER_THREAD * architecture.warp_size * warps)
         if elements > most:
             yield Complaint(f"{elements} elements in a block of {warps} warps (allowed: {most})", "num_warps")
-
-
-@dataclass(frozen=True)
-class Persistent(Generated):
-    """A reduction that keeps all of r."""
-
-    persistent = True
 
 
 POINTWISE = Generated(
@@ -99,11 +90,12 @@ LOOPED_REDUCTION = Generated(
     (_BLOCK_X, _block("r", "r", "Elements along r that one step of the program's loop takes."), _WARPS, _STAGES),
     "A reduction that Inductor generates, in a loop over r.",
 )
-PERSISTENT_REDUCTION = Persistent(
+PERSISTENT_REDUCTION = Generated(
     "persistent_reduction",
     ("reduction",),
     (_BLOCK_X, _WARPS, _STAGES),
     "A reduction that Inductor generates, in which a program keeps all of r.",
+    persistent=True,
 )
 
 
@@ -118,9 +110,7 @@ class SplitReduction(Template):
             longest = Problem(SPLIT, "", "", 16, 1, 1, 1, 1, r=max(covered.r))
             yield from self.faults_on(longest, params, architecture)
 
-    def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
+    def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
         """Complain about parts with fewer elements along r than a warp has threads."""
         (parts,), least = params, architecture.warp_size
         if parts > 1 and problem.r < parts * least:

@@ -104,17 +104,6 @@ class Heads(NamedTuple):
         """Return the blocks for head dimensions, and for this number of queries of all heads that share keys."""
         return cls(*(max(_LEAST_BLOCK, rounded_up(size)) for size in (k, v, queries)))
 
-    @classmethod
-    def of_problem(cls, problem: Problem) -> Heads:
-        """Return the blocks for an attention."""
-        return cls.of(problem.k, problem.v, problem.m * problem.g)
-
-    @classmethod
-    def least(cls, covered: Covered) -> Heads:
-        """Return the blocks for the smallest heads a row covers."""
-        k, v, m, g = (1 if sizes is None else min(sizes) for sizes in (covered.k, covered.v, covered.m, covered.g))
-        return cls.of(k, v, m * g)
-
 
 class Complaint(NamedTuple):
     """The reason why a config cannot be launched, and the field at fault. It is empty if several fields may be."""
@@ -183,11 +172,18 @@ class Template:
                 reason = f"{architecture.name} has no such tunable (only {parameter.architectures}... has)"
                 yield Complaint(reason, parameter.name)
 
-    def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
-        """Yield reasons besides ``complaints`` why a config cannot be launched for a problem."""
+    def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
+        """Yield reasons besides ``complaints`` why a config cannot be launched for a problem.
+
+        ``architecture`` may have the shared memory of a device.
+        """
         return iter(())
+
+    def memory_faults(self, needing: str, memory: int, architecture: Architecture) -> Iterator[Complaint]:
+        """Complain about this many bytes of shared memory, if the architecture is known to have fewer."""
+        allowed = architecture.shared_memory
+        if allowed is not None and memory > allowed:
+            yield Complaint(f"{needing} {memory} bytes of shared memory ({architecture.name} has {allowed})")
 
     def suits(self, params: Params, problem: Problem, architecture: Architecture) -> bool:
         """Return whether a sweep may try a config on a problem, because nothing speaks against launching it."""
@@ -225,6 +221,12 @@ class Template:
 
 BLOCKS = (16, 32, 64, 128, 256)
 SMALLEST_BLOCK = BLOCKS[0]  # a GEMM of any size may use it
+
+
+def fitting(size: int, blocks: tuple[int, ...] = BLOCKS) -> list[int]:
+    """Return blocks up to the first that covers the whole size."""
+    return [block for block in blocks if block < 2 * max(size, blocks[0])]
+
 
 TILES = (
     Parameter("block_m", "", BLOCKS, "Block M", "Rows of C that one program computes."),

@@ -32,6 +32,7 @@ from diode_lut.templates.template import (
     Params,
     Template,
     Tiles,
+    fitting,
     is_precise,
     register_complaints,
     text,
@@ -138,11 +139,7 @@ class TritonGemm(Template):
             yield Complaint(f"{tiles.block_k} is too little for {covered.op} (allowed: {allowed})", "block_k")
         itemsize = least_itemsize(covered.op, covered.dtype)
         memory = self.shared_memory(tiles, covered.op or self.ops[0], itemsize, architecture)
-        if architecture.shared_memory is not None and memory > architecture.shared_memory:
-            yield Complaint(
-                f"{self.name} {text(tiles)} needs {memory} bytes of shared memory "
-                f"({architecture.name} has {architecture.shared_memory})"
-            )
+        yield from self.memory_faults(f"{self.name} {text(tiles)} needs", memory, architecture)
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield blocks in proportion to the problem, with stages and warps they can use.
@@ -157,7 +154,7 @@ class TritonGemm(Template):
         large = problem.b * problem.m * problem.n >= _FULL_WAVES * hardware.sm_count * _MEDIUM_AREA
         itemsize = ITEMSIZES[problem.dtype]
         rows = architecture(hardware.arch).matrix_rows if problem.dtype in FLOAT8 else SMALLEST_BLOCK
-        for block_m, block_n in product(sorted({*_blocks(problem.m), rows}), _blocks(problem.n)):
+        for block_m, block_n in product(sorted({*fitting(problem.m), rows}), fitting(problem.n)):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
                 continue
@@ -235,11 +232,6 @@ class PersistentTma(TritonGemm):
                     yield tiles
 
 
-def _blocks(size: int) -> list[int]:
-    """Return blocks up to the first that covers the whole size."""
-    return [block for block in BLOCKS if block < 2 * max(size, SMALLEST_BLOCK)]
-
-
 def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
     """Yield block sizes along K, with as many stages as there are steps, at least the fewest."""
     itemsize = ITEMSIZES[problem.dtype]
@@ -297,22 +289,14 @@ class GroupedMm(Template):
         yield from super().complaints(params, covered, architecture)
         if covered.align == 2:
             yield Complaint(f"{self.name} needs an align of 16", "template")
-        yield from self.faults(params, least_itemsize(self.ops[0], covered.dtype), architecture)
+        yield from self._faults(params, least_itemsize(self.ops[0], covered.dtype), architecture)
 
-    def faults(
-        self, params: Params, itemsize: int, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
-        """Yield faults of a config. ``shared_memory`` is the device's in bytes, if it is known."""
-        tiles = self.tiles(params)
-        yield from register_complaints(tiles, architecture)
-        memory, allowed = self.shared_memory(params, itemsize), shared_memory or architecture.shared_memory
-        if allowed is not None and memory > allowed:
-            yield Complaint(f"its blocks need {memory} bytes of shared memory ({architecture.name} has {allowed})")
+    def faults_on(self, problem: Problem, params: Params, architecture: Architecture) -> Iterator[Complaint]:
+        return self._faults(params, ITEMSIZES[problem.dtype], architecture)
 
-    def faults_on(
-        self, problem: Problem, params: Params, architecture: Architecture, shared_memory: int | None = None
-    ) -> Iterator[Complaint]:
-        return self.faults(params, ITEMSIZES[problem.dtype], architecture, shared_memory)
+    def _faults(self, params: Params, itemsize: int, architecture: Architecture) -> Iterator[Complaint]:
+        yield from register_complaints(self.tiles(params), architecture)
+        yield from self.memory_faults("its blocks need", self.shared_memory(params, itemsize), architecture)
 
     def blocks(self, params: Params, heads: Heads | None) -> dict[str, int]:
         """Return the blocks, with tiles in groups of one."""

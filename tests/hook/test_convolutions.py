@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 import diode_lut
-from diode_lut.hook import convolutions
+from diode_lut.hook import unasked
 from diode_lut.hook.epilogues import epilogue_ahead
 from diode_lut.receipts import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
@@ -216,7 +216,7 @@ def test_settings(rows: Rows, caplog: pytest.LogCaptureFixture, setting: dict[st
 def test_inductors_settings_win(rows: Rows, setting: str) -> None:
     """Where a setting of Inductor's decides about convolutions or matmuls, nothing else does."""
     rows({"configs": [triton(64)]})
-    with inductor_config.patch(setting, True), mock.patch.object(convolutions, "convert_1x1_conv_to_mm") as ours:
+    with inductor_config.patch(setting, True), mock.patch.object(unasked, "convert_1x1_conv_to_mm") as ours:
         lowered(relu, images(), WEIGHT, as_mm=False)
     assert not ours.called
 
@@ -224,7 +224,7 @@ def test_inductors_settings_win(rows: Rows, setting: str) -> None:
 def test_an_error_leaves_it_to_cudnn(rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
     """If lowering fails, the convolution is Inductor's, and a warning says so."""
     rows({"configs": [triton(64)]})
-    with mock.patch.object(convolutions, "convert_1x1_conv_to_mm", side_effect=OSError("no")):
+    with mock.patch.object(unasked, "convert_1x1_conv_to_mm", side_effect=OSError("no")):
         assert lowered(relu, images(), WEIGHT, as_mm=False).extern == ["convolution"]
     assert "a convolution is left to Inductor: OSError: no" in caplog.text
 

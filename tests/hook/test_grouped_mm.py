@@ -15,7 +15,7 @@ from torch._inductor.exc import LoweringException
 from torch._inductor.virtualized import V
 
 import diode_lut
-from diode_lut.hook import lists as grouped_matmuls
+from diode_lut.hook import unasked as grouped_matmuls
 from tests.fake_cuda import H200, L4, Input, Lowered, compile_triton, fake_cuda, lower
 
 pytestmark = pytest.mark.usefixtures("h200")

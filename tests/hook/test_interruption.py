@@ -31,7 +31,7 @@ def own_table(table_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) 
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("module", ["problem.py", "hook/choices.py", "hook/lists.py", "hook/problems.py"])
+@pytest.mark.parametrize("module", ["problem.py", "hook/choices.py", "hook/unasked.py", "hook/problems.py"])
 def test_alarm_while_a_product_is_answered(module: str) -> None:
     """The compile ends with the alarm's exception, nothing is cached, and the next compile gets the row's kernel."""
     compiled = torch.compile(torch.bmm)

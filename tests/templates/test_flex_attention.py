@@ -92,7 +92,7 @@ def test_limits_of_the_device_count() -> None:
     """A device with less shared memory than its architecture's largest allows less."""
     heads: Any = Heads.of(128, 128, 512)
     assert not list(FORWARD.faults((128, 64, 3, 8), heads, 2, SM_90))
-    (fault,) = FORWARD.faults((128, 64, 3, 8), heads, 2, SM_90, 101376)
+    (fault,) = FORWARD.faults((128, 64, 3, 8), heads, 2, SM_90._replace(shared_memory=101376))
     assert fault.reason == "heads of 128 and 128 elements need 131200 bytes of shared memory (sm_90 has 101376)"
 
 

@@ -1,8 +1,13 @@
-"""Answer about lists that Inductor makes without asking the handler: for grouped matmuls, and on the CPU.
+"""Answer where Inductor does not ask the handler: for grouped matmuls, on the CPU, and for 1x1 convolutions.
 
-In default mode, the list of a grouped matmul has the library alone. Under max-autotune it also has Inductor's kernels,
-generated but not compiled yet. On the CPU, the list has the library and the C++ template. If a table answers, its
-choices replace the list.
+For the first two it makes a list of choices. In default mode, the list of a grouped matmul has the library alone. Under
+max-autotune it also has Inductor's kernels, generated but not compiled yet. On the CPU, the list has the library and
+the C++ template. If a table answers, its choices replace the list.
+
+A 1x1 convolution is lowered to a matmul, if a kernel of the tables also does the pointwise work that follows. CuDNN
+leaves this work to another kernel, and is otherwise as fast as a matmul. So rows for a matmul with its epilogue decide.
+Models do not, because none was measured against cuDNN. The matmul then gets its kernel like any other. Images must be
+channels last, so that nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,32 +24,25 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.ir import ChoiceCaller, FlexibleLayout, InputBuffer, TensorBox
 from torch._inductor.kernel import mm_grouped
+from torch._inductor.kernel.conv import convert_1x1_conv_to_mm
 from torch._inductor.kernel.mm_common import mm_args
-from torch._inductor.lowering import permute
+from torch._inductor.lowering import lowerings, permute
 from torch._inductor.runtime.triton_compat import tl
 from torch._inductor.select_algorithm import ExternKernelCaller, realize_inputs
 from torch._inductor.utils import get_num_sms, sympy_product, use_cpp_bmm_template, use_cpp_gemm_template
 from torch._inductor.virtualized import V
 
 from diode_lut.errors import ProblemError
-from diode_lut.hook.choices import fix_layout, marked_choices, require_fit, require_templates
-from diode_lut.hook.problems import (
-    MKL_LINEAR,
-    SIZES_CHANGE,
-    aten_of,
-    config_of,
-    dtype_of,
-    hint,
-    is_plain,
-    problem_of_aten,
-    stays_aligned,
-    why_left,
-)
-from diode_lut.hook.snapshot import CannotRun, snapshot
+from diode_lut.hook import problems
+from diode_lut.hook.choices import fix_layout, in_force, is_on, marked_choices, require_fit, require_templates
+from diode_lut.hook.epilogues import epilogue_ahead
+from diode_lut.hook.problems import is_plain
+from diode_lut.hook.snapshot import CannotRun, autotuning, snapshot
 from diode_lut.hook.versions import KWARGS, TEMPLATE_OF_CLASS
 from diode_lut.hook.wrapper import with_memory_in_any_thread
 from diode_lut.problem import GROUPED, Operand, Problem, letters, problem_of
 from diode_lut.receipts import FREEZABLE, ONLY_THE_LIBRARY
+from diode_lut.settings import MODEL
 from diode_lut.templates.config import ATEN, Config
 
 
@@ -66,7 +64,7 @@ def answer_grouped(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
         return None
     now, device = snapshot(), asked.a.get_device()
     if asked.changes:
-        now.record_no_choice(asked.problem, device, SIZES_CHANGE)
+        now.record_no_choice(asked.problem, device, problems.SIZES_CHANGE)
         return None
     decision = now.decide(asked.problem, device, padding=False)
     return marked_choices(now, decision, lambda config: build_grouped(config, asked, choices))
@@ -84,13 +82,15 @@ def grouped_of(choices: list[ChoiceCaller]) -> Grouped | None:
     numbers = (*a.get_size(), *a.get_stride(), *b.get_size(), *b.get_stride(), *offsets.get_size())
     if a.get_device_or_error().type != "cuda":
         return None
-    dtype = dtype_of({a.get_dtype(), b.get_dtype(), layout.dtype}, "cuda")
-    first, second = (Operand(tuple(map(hint, x.get_size())), tuple(map(hint, x.get_stride()))) for x in (a, b))
+    dtype = problems.dtype_of({a.get_dtype(), b.get_dtype(), layout.dtype}, "cuda")
+    first, second = (
+        Operand(tuple(map(problems.hint, x.get_size())), tuple(map(problems.hint, x.get_stride()))) for x in (a, b)
+    )
     try:
         problem = problem_of(GROUPED[0], str(dtype), first, second)
     except ProblemError:
         return None
-    aligned = problem if all(map(stays_aligned, (a, b))) else problem._replace(align=2)
+    aligned = problem if all(map(problems.stays_aligned, (a, b))) else problem._replace(align=2)
     return Grouped(aligned, a, b, offsets, layout, changes=not is_plain(numbers))
 
 
@@ -166,21 +166,21 @@ def _apart(node: Any) -> bool:
 
 def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
     """Return the choices for a matmul on the CPU, or None on other devices, or if Inductor chooses."""
-    aten = aten_of(choices)
+    aten = problems.aten_of(choices)
     if aten is None or aten.input_nodes[0].get_device_or_error().type != "cpu":
         return None
-    problem, axes = problem_of_aten(aten)
+    problem, axes = problems.problem_of_aten(aten)
     if problem is None:
         return None
-    now, why = snapshot(), why_left(problem, aten.input_nodes)
-    if all(config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
+    now, why = snapshot(), problems.why_left(problem, aten.input_nodes)
+    if all(problems.config_of(choice) == ATEN for choice in choices) and not _has_cpp_template(aten, problem):
         why = FREEZABLE if not axes and _is_freezable(aten, problem) else ONLY_THE_LIBRARY
     if why:
         now.record_no_choice(problem, "cpu", why)
         return None
 
     def build(config: Config) -> ChoiceCaller:
-        offered = next((choice for choice in choices if config_of(choice) == config), None)
+        offered = next((choice for choice in choices if problems.config_of(choice) == config), None)
         if offered is None and config.template in TEMPLATE_OF_CLASS.values():
             offered = _build_cpp_choice(aten, problem)
         if offered is None:
@@ -188,15 +188,11 @@ def answer_on_cpu(choices: list[ChoiceCaller]) -> list[ChoiceCaller] | None:
         return offered
 
     found = marked_choices(now, now.decide(problem, "cpu", padding=False, axes=axes), build)
-    return found if found is None or _can_be_timed(choices) else found[:1]
-
-
-def _can_be_timed(choices: list[ChoiceCaller]) -> bool:
-    """Return whether Inductor could benchmark these choices: it needs the layout of their result.
-
-    Its lowerings of packed linears compute this layout under max-autotune only.
-    """
-    return all(choice.layout is not None for choice in choices)
+    # To benchmark choices, Inductor needs the layout of their result. Its lowerings of packed linears compute it under
+    # max-autotune only
+    if any(choice.layout is None for choice in choices):
+        return found and found[:1]
+    return found
 
 
 def _is_freezable(aten: ChoiceCaller, problem: Problem) -> bool:
@@ -233,7 +229,7 @@ def _has_cpp_template(aten: ChoiceCaller, problem: Problem) -> bool:
     with inductor_config.patch(max_autotune_gemm=True):
         if problem.op == "bmm":
             return bool(use_cpp_bmm_template(aten.layout, with_a_layout(a), with_a_layout(others[0])))
-        if aten.name != MKL_LINEAR:
+        if aten.name != problems.MKL_LINEAR:
             return False
         x = with_a_layout(realize_inputs(a))  # type: ignore[no-untyped-call]
         *_, layout, x, transposed = mm_args(x, permute(others[-1], [1, 0]))  # type: ignore[no-untyped-call]
@@ -248,10 +244,74 @@ def _build_cpp_choice(aten: ChoiceCaller, problem: Problem) -> ChoiceCaller | No
             a, b = aten.input_nodes
             if use_cpp_bmm_template(aten.layout, a, b):
                 CppBmmTemplate.add_choices(choices, aten.layout, [a, b])
-        elif aten.name == MKL_LINEAR:
+        elif aten.name == problems.MKL_LINEAR:
             x, packed, weight = aten.input_nodes
             *_, layout, x, transposed = mm_args(x, permute(weight, [1, 0]))  # type: ignore[no-untyped-call]
             if use_cpp_gemm_template(layout, x, transposed):
                 nodes = [x, packed, weight]
                 CppGemmTemplate.add_choices(choices, layout, nodes, trans_w=True, input_indices=[0, 2])
     return next(iter(choices), None)
+
+
+_OF_A_MATMUL = [[1, 1], [1, 1], [0, 0], [1, 1], [0, 0]]  # window, stride, padding, dilation, output padding of a matmul
+_OF_IMAGES = (torch.float16, torch.bfloat16)  # types of one precision for convolutions and matmuls, in all settings
+
+
+def as_matmul(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Return the result of a convolution lowered to a matmul, or None if Inductor should lower it.
+
+    As Inductor does for cuDNN, add the bias as pointwise work, and store the inputs. Inductor's own way to a matmul
+    does not store them, so each reader would compute them again.
+    """
+    now, device, sizes = in_force(), x.get_device(), [*x.get_size(), *weight.get_size()]
+    if now is None or now.settings.policy != "pick" or now.settings.top_k > 1 or not now.settings.epilogues:
+        return None
+    if inductor_config.conv_1x1_as_mm or autotuning() or is_on("triton.native_matmul"):
+        return None
+    if torch.version.hip or device.type != "cuda" or not V.graph.is_inference:
+        return None
+    if len(sizes) != 8 or not is_plain(sizes) or 0 in sizes:
+        return None
+    images, channels, height, width, results, _, *window = map(int, sizes)
+    given = [window, *map(list, (stride, padding, dilation, output_padding))]
+    if given != _OF_A_MATMUL or transposed or groups != 1:
+        return None
+    kinds = {x.get_dtype(), weight.get_dtype()}
+    dtype, epilogue = problems.dtype_of(kinds, device.type), epilogue_ahead(V.graph.current_node)
+    if dtype is None or not kinds.issubset(_OF_IMAGES) or epilogue is None:
+        return None
+    a = Operand((images * height * width, channels), (channels, 1))
+    problem = problem_of("mm", dtype, a, Operand((channels, results), (1, channels)))
+    decision = now.answers(problem, device, padding=False).with_epilogue(epilogue)
+    best = next(iter(decision.configs), ATEN)
+    if best == ATEN or best.pad > 1 or decision.tier == MODEL:
+        return None
+    x.realize()
+    weight.realize()
+    if not _is_channels_last(x, channels, height, width) or not _is_channels_last(weight, channels, 1, 1):
+        return None
+    result = convert_1x1_conv_to_mm(x, weight, None)  # type: ignore[no-untyped-call]
+    add, view = lowerings[torch.ops.aten.add], lowerings[torch.ops.aten.view]
+    return result if bias is None else add(result, view(bias, [results, 1, 1]))
+
+
+def _is_channels_last(node: Any, channels: int, height: int, width: int) -> bool:
+    """Return whether a tensor is channels last without gaps, or will be, because its layout is open."""
+    if not ir.is_storage_and_layout(node):
+        return False
+    layout = node.get_layout()
+    if isinstance(layout, ir.FlexibleLayout):
+        return bool(V.graph.layout_opt)
+    strides = height * width * channels, 1, width * channels, channels
+    steps = zip(layout.size, layout.stride, strides, strict=True)
+    return all(size == 1 or step == wanted for size, step, wanted in steps)
