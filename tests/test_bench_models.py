@@ -166,6 +166,8 @@ def test_labels_are_written_as_settings() -> None:
     )
     assert label.autotunes
     assert Label.from_json(label.to_json()) == label
+    with_tables = parse_label("apart=tables=['apart.json']")
+    assert {with_tables: 1} == {Label("apart", settings=(("tables", ("apart.json",)),)): 1}
 
 
 @pytest.mark.parametrize("results", sorted(DOCS.glob("benchmarks*.jsonl")), ids=lambda path: path.stem)

@@ -62,7 +62,8 @@ LABELS = (Label(DEFAULT, settings=OFF), Label(AUTOTUNE, "max-autotune-no-cudagra
 def parse_label(text: str) -> Label:
     """A label as ``NAME=SETTING=VALUE,...``; ValueError if it is not of this form.
 
-    ``inductor.NAME`` is an option of Inductor's, and ``mode`` one of ``torch.compile``'s modes.
+    ``inductor.NAME`` is an option of Inductor's, and ``mode`` one of ``torch.compile``'s modes. Tables are a list of
+    one file: ``tables=['own.json']``.
     """
     name, _, rest = text.partition("=")
     pairs = dict(part.split("=", 1) for part in rest.split(",") if part)
@@ -75,6 +76,7 @@ def parse_label(text: str) -> Label:
 
 def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+    return tuple(value) if isinstance(value, list) else value
