@@ -42,7 +42,7 @@ def show_command(file: arguments.Typed) -> None:
     from diode_lut.dataset.dataset import as_lines
     from diode_lut.model import header_text
     from diode_lut.table import table_of
-    from diode_lut.table.table import as_text
+    from diode_lut.table.format import as_text
 
     contents = file.whole()
     if is_dataset(contents):
