@@ -17,9 +17,9 @@ from diode_lut.errors import as_json as printable_json
 from diode_lut.errors import as_lines, printable
 from diode_lut.problem import Problem
 from diode_lut.table import Entry, Table
-from diode_lut.table.format import canonical_order, key_text, winner_text
+from diode_lut.table.format import key_text, winner_text
 from diode_lut.table.lookup import Effort, ExhaustedError, Neighbours
-from diode_lut.table.row import coverage
+from diode_lut.table.row import canonical_order, coverage
 from diode_lut.templates.config import ATEN, Config
 
 if TYPE_CHECKING:

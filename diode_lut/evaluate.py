@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -231,56 +231,48 @@ _COLUMNS = (
 _LEAST_WIDTH = 6  # least width of a figure, for ``100.0%``
 
 
-class AsText:
-    """Prints the evaluation with rich."""
+def as_columns(evaluation: Evaluation) -> Group:
+    """Return the evaluation for rich to print."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", min_width=_LEAST_WIDTH)
 
-    def __init__(self, evaluation: Evaluation) -> None:
-        self.evaluation = evaluation
+    def percent(fraction: float | None, digits: int = 1) -> str:
+        return "-" if fraction is None else f"{fraction:.{digits}%}"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        evaluation = self.evaluation
-        table = Table(box=None, pad_edge=False)
-        table.add_column("", no_wrap=True)
-        for name in _COLUMNS:
-            table.add_column(name, justify="right", min_width=_LEAST_WIDTH)
+    def row(name: str, found: Summary) -> None:
+        gains = ("-" if factor is None else f"{factor:.3f}" for factor in (found.gain, found.best_gain))
+        regrets = percent(found.regret, 2), percent(found.worst_regret, 2)
+        shares = percent(found.within_2), percent(found.within_5)
+        counts = str(found.slower), str(found.failed), str(found.not_measured)
+        covered = str(found.problems), percent(found.coverage)
+        table.add_row(Text(printable(name)), *covered, *gains, *regrets, *shares, *counts)
 
-        def percent(fraction: float | None, digits: int = 1) -> str:
-            return "-" if fraction is None else f"{fraction:.{digits}%}"
-
-        def row(name: str, found: Summary) -> None:
-            gains = ("-" if factor is None else f"{factor:.3f}" for factor in (found.gain, found.best_gain))
-            regrets = percent(found.regret, 2), percent(found.worst_regret, 2)
-            shares = percent(found.within_2), percent(found.within_5)
-            counts = str(found.slower), str(found.failed), str(found.not_measured)
-            covered = str(found.problems), percent(found.coverage)
-            table.add_row(Text(printable(name)), *covered, *gains, *regrets, *shares, *counts)
-
-        row("all", evaluation.summary)
-        for name, summaries in evaluation.groups.items():
-            if summaries:
-                table.add_row(f"by {name}")
-            above = ""
-            for key, summary in summaries.items():  # variants stand below a line for their op
-                op, _, variant = key.partition(" ") if name == "variant" else ("", "", "")
-                if op != above:
-                    above = op
-                    table.add_row(Text(printable(f"  {op}")))
-                row(f"    {variant}" if variant else f"  {key}", summary)
-        yield table
-        against, unsolved = evaluation.against, evaluation.unsolved
-        left_out = f" Left out: {unsolved} problems on which nothing succeeded." if unsolved else ""
-        yield Text(
-            f"gain: of the choices over {against}; of best: gain of the best configs measured; regret: how much longer "
-            f"the choices take than the best, on average; worst: on the one problem where it is most; slower: than "
-            f"{against} by over {SLOWER:.0%}. A miss counts as {evaluation.usual}.{left_out}"
-        )
-        counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
-        yield Text(f"problems by regret: {', '.join(counts)}")
-        lines = ["problems with the largest regret:"]
-        for case in evaluation.worst:
-            choice = f"{case.choice} ({case.origin}), best {case.best}"
-            lines.append(f"  {case.regret:.2%} on {case.problem}: {choice}")
-        yield Text(as_lines(lines))
+    row("all", evaluation.summary)
+    for name, summaries in evaluation.groups.items():
+        if summaries:
+            table.add_row(f"by {name}")
+        above = ""
+        for key, summary in summaries.items():  # variants stand below a line for their op
+            op, _, variant = key.partition(" ") if name == "variant" else ("", "", "")
+            if op != above:
+                above = op
+                table.add_row(Text(printable(f"  {op}")))
+            row(f"    {variant}" if variant else f"  {key}", summary)
+    against, unsolved = evaluation.against, evaluation.unsolved
+    left_out = f" Left out: {unsolved} problems on which nothing succeeded." if unsolved else ""
+    explained = (
+        f"gain: of the choices over {against}; of best: gain of the best configs measured; regret: how much longer "
+        f"the choices take than the best, on average; worst: on the one problem where it is most; slower: than "
+        f"{against} by over {SLOWER:.0%}. A miss counts as {evaluation.usual}.{left_out}"
+    )
+    counts = (f"{name}: {count}" for name, count in evaluation.classes.items() if count)
+    lines = ["problems with the largest regret:"]
+    for case in evaluation.worst:
+        choice = f"{case.choice} ({case.origin}), best {case.best}"
+        lines.append(f"  {case.regret:.2%} on {case.problem}: {choice}")
+    return Group(table, Text(explained), Text(f"problems by regret: {', '.join(counts)}"), Text(as_lines(lines)))
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:

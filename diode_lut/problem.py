@@ -306,18 +306,17 @@ class Problem(NamedTuple):
         for name, value, allowed in (("op", op, OPS), ("align", problem.align, ALIGNS)):
             if value not in allowed:
                 layer = f" ({value} is {OPS_OF_LAYERS[value]})" if value in [*OPS_OF_LAYERS] else ""
-                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(allowed)}{layer}")
+                raise ProblemError(f"{name}: {value!r} is not one of {', '.join(map(str, allowed))}{layer}")
         for names, value, allowed in zip(Domain._fields, problem[1:3] + problem[8:10], DOMAINS[op], strict=True):
             if value in allowed:
                 continue
             name = names.removesuffix("s")
             if name in _VALUES and value not in _VALUES[name] and allowed != (NO_VARIANT,):
-                raise ProblemError(f"{name}: {value!r} is not one of {_one_of(_VALUES[name])}")
+                raise ProblemError(f"{name}: {value!r} is not one of {', '.join(_VALUES[name])}")
             if allowed == (NO_VARIANT,):
                 raise ProblemError(f"{name}: {value!r} is not for {op}, which has no {names}")
-            if value == NO_VARIANT:
-                raise ProblemError(f"{name}: {op} needs one (allowed: {_one_of(allowed)})")
-            raise ProblemError(f"{name}: {value!r} is not for {op} (allowed: {_one_of(allowed)})")
+            fault = f"{op} needs one" if value == NO_VARIANT else f"{value!r} is not for {op}"
+            raise ProblemError(f"{name}: {fault} (allowed: {', '.join(allowed)})")
         for name in OP_SIZES[op]:
             size = getattr(problem, name)
             if type(size) is not int or not 1 <= size <= MAX_SIZE:
@@ -474,23 +473,15 @@ def aligned_columns(op: str, dtype: str) -> int:
 def contiguous_align(dtype: str, layout: str, m: int, n: int, k: int, b: int = 1) -> int:
     """Return ``align`` of a GEMM whose A and B are packed, without gaps between rows, as ``layout`` says."""
     letter_a, letter_b = letters(layout)
-    a = (m, k) if letter_a == "n" else (k, m)
-    c = (k, n) if letter_b == "n" else (n, k)
-    unit = 16 // ITEMSIZES[dtype]
-    for rows, columns in (a, c):
-        if (rows > 1 and columns > 1 and columns % unit) or (b > 1 and rows * columns % unit):
-            return 2
-    return 16
+    itemsize = ITEMSIZES[dtype]
+    operands = packed_operand(letter_a, m, k, b), packed_operand(letter_b, k, n, b)
+    return 16 if all(operand.is_aligned(itemsize) for operand in operands) else 2
 
 
 def attention_align(dtype: str, k: int, v: int) -> int:
     """Return ``align`` of an attention whose Q, K and V are packed."""
     unit = ROW_BYTES // ITEMSIZES[dtype]
     return 2 if k % unit or v % unit else 16
-
-
-def _one_of(values: tuple[object, ...]) -> str:
-    return ", ".join(str(value) for value in values)
 
 
 class Operand(NamedTuple):
@@ -536,14 +527,17 @@ def packed_operands(problem: Problem) -> tuple[Operand, Operand]:
     b, m, n, k = problem.sizes
     batch = b if problem.op in BATCHED else None
     letter_a, letter_b = letters(problem.layout)
-    operands = _packed(letter_a, m, k, None if problem.op in GROUPED else batch), _packed(letter_b, k, n, batch)
+    a = packed_operand(letter_a, m, k, None if problem.op in GROUPED else batch)
+    operands = a, packed_operand(letter_b, k, n, batch)
     if problem_of(problem.op, problem.dtype, *operands, problem.variant) != problem:
         raise ProblemError(f"{problem.layout} align {problem.align}, which packed matrices of these sizes are not")
     return operands
 
 
-def _packed(letter: str, rows: int, columns: int, batch: int | None) -> Operand:
-    strides = (columns, 1) if letter == "n" else (1, rows)
+def packed_operand(letter: str, rows: int, columns: int, batch: int | None, step: int | None = None) -> Operand:
+    """Return a matrix, or a batch of them, without gaps but those in its rows, or columns if ``t``, of ``step``."""
+    step = step or (columns if letter == "n" else rows)
+    strides = (step, 1) if letter == "n" else (1, step)
     if batch is None:
         return Operand((rows, columns), strides)
-    return Operand((batch, rows, columns), (rows * columns, *strides))
+    return Operand((batch, rows, columns), (step * (rows if letter == "n" else columns), *strides))

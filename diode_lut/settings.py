@@ -33,56 +33,20 @@ class Allowed(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def one_of(*values: str) -> Allowed:
-    """Allow these texts."""
+def _if(is_allowed: Callable[[Any], bool], kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the check of a condition. Values are kept as this kind."""
 
-    def check(value: Any) -> str:
-        if value not in values:
+    def check(value: Any) -> Any:
+        if not is_allowed(value):
             raise ValueError
-        return str(value)
+        return kind(value)
 
-    return Allowed(", ".join(values), check, str)
-
-
-def some_of(*values: str) -> Allowed:
-    """Allow lists of at least one of these texts. They are kept in the order given here."""
-
-    def check(value: Any) -> tuple[str, ...]:
-        names = set(_check_names(value))
-        if not names or names - set(values):
-            raise ValueError
-        return tuple(name for name in values if name in names)
-
-    text = f"a list of some of {', '.join(values)}; in the environment separated by {os.pathsep!r}"
-    return Allowed(text, check, _parse_names)
+    return check
 
 
-def integer(high: int) -> Allowed:
-    """Allow integers from 1 to ``high``."""
-
-    def check(value: Any) -> int:
-        if type(value) is not int or not 1 <= value <= high:
-            raise ValueError
-        return value
-
+def _integer(high: int) -> Allowed:
+    check = _if(lambda value: type(value) is int and 1 <= value <= high, int)
     return Allowed(f"an integer from 1 to {high}", check, int)
-
-
-def number(high: float, text: str) -> Allowed:
-    """Allow numbers from 0 to ``high``."""
-
-    def check(value: Any) -> float:
-        if type(value) not in (int, float) or not 0 <= value <= high:
-            raise ValueError
-        return float(value)
-
-    return Allowed(text, check, float)
-
-
-def _check_flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError
-    return value
 
 
 def _parse_names(text: str) -> tuple[str, ...]:
@@ -93,6 +57,13 @@ def _check_names(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):  # would be taken apart into its letters
         raise TypeError
     return tuple(os.fspath(name) for name in value)
+
+
+def _check_tiers(value: Any) -> tuple[str, ...]:
+    names = set(_check_names(value))
+    if not names or names - set(TIERS):
+        raise ValueError
+    return tuple(name for name in TIERS if name in names)
 
 
 def _check_tables(value: Any) -> tuple[str, ...]:
@@ -120,28 +91,39 @@ def _check_path(value: Any) -> str | None:
 
 
 _FLAGS = {"0": False, "false": False, "1": True, "true": True}
-FRACTION = number(1, "a number from 0 to 1")
-NOT_NEGATIVE = number(float("inf"), "a number that is not negative; inf for never")
-FLAG = Allowed("True or False; in the environment 1, true, 0 or false", _check_flag, lambda text: _FLAGS[text.lower()])
-NAMES = Allowed(
-    f"a list of table names and paths; in the environment separated by {os.pathsep!r}", _check_tables, _parse_names
+_IN_THE_ENVIRONMENT = f"in the environment separated by {os.pathsep!r}"
+POLICY = Allowed("pick, verify, off", _if(lambda value: value in ("pick", "verify", "off"), str), str)
+FRACTION = Allowed(
+    "a number from 0 to 1", _if(lambda value: type(value) in (int, float) and 0 <= value <= 1, float), float
 )
+NOT_NEGATIVE = Allowed(
+    "a number that is not negative; inf for never",
+    _if(lambda value: type(value) in (int, float) and value >= 0, float),
+    float,
+)
+FLAG = Allowed(
+    "True or False; in the environment 1, true, 0 or false",
+    _if(lambda value: type(value) is bool, bool),
+    lambda text: _FLAGS[text.lower()],
+)
+SOME_TIERS = Allowed(f"a list of some of {', '.join(TIERS)}; {_IN_THE_ENVIRONMENT}", _check_tiers, _parse_names)
+NAMES = Allowed(f"a list of table names and paths; {_IN_THE_ENVIRONMENT}", _check_tables, _parse_names)
 PATH = Allowed(
     "a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None
 )
 
 _SETTINGS: dict[str, tuple[Allowed, Any]] = {
-    "policy": (one_of("pick", "verify", "off"), "pick"),
+    "policy": (POLICY, "pick"),
     "default_mode": (FLAG, True),
     "pad": (FLAG, True),
-    "top_k": (integer(32), 1),
-    "dynamic_kernels": (integer(8), 3),
+    "top_k": (_integer(32), 1),
+    "dynamic_kernels": (_integer(8), 3),
     "fallback_to_autotune": (FLAG, True),
     "confidence_threshold": (FRACTION, CONFIDENCE),
     "gain_threshold": (NOT_NEGATIVE, GAIN),
     "min_gain": (NOT_NEGATIVE, 0.0),
     "tables": (NAMES, ()),
-    "tiers": (some_of(*TIERS), TIERS),
+    "tiers": (SOME_TIERS, TIERS),
     "epilogues": (FLAG, True),
     "generated": (FLAG, True),
     "strict": (FLAG, False),
@@ -212,8 +194,8 @@ class Settings:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._begin({name: _from_environment(environment, name, default) for name, (_, default) in _SETTINGS.items()})
-        for variable in _unknown(environment):
-            _warn(_no_such_variable(variable))
+        for fault in _unknown(environment):
+            _warn(fault)
 
     def __setattr__(self, name: str, value: Any) -> None:
         checked = _checked(name, value)
@@ -284,9 +266,10 @@ def autoregister(environment: Mapping[str, str] = os.environ) -> bool:
 
 def faults_in_environment() -> Iterator[str]:
     """Yield the faults of the variables named ``DIODE_LUT_...``."""
-    yield from map(_no_such_variable, _unknown(os.environ))
+    yield from _unknown(os.environ)
     for variable in sorted(_VARIABLES.keys() & os.environ):
-        if fault := _fault(variable, os.environ[variable]):
+        _, fault = _parsed(variable, os.environ[variable], None)
+        if fault:
             yield fault
 
 
@@ -306,40 +289,32 @@ def _checked(name: str, value: Any) -> Any:
 
 def _from_environment(environment: Mapping[str, str], name: str, default: Any) -> Any:
     variable = f"{_PREFIX}{name.upper()}"
-    text = environment.get(variable)
-    if text is None:
+    if variable not in environment:
         return default
-    fault = _fault(variable, text)
+    value, fault = _parsed(variable, environment[variable], default)
     if fault:
         _warn(f"{fault}; using {default!r}")
-        return default
-    allowed = _VARIABLES[variable]
-    return allowed.check(allowed.parse(text))
+    return value
 
 
-def _fault(variable: str, text: str) -> str:
-    """Return the fault of a variable's value. Empty if there is none."""
+def _parsed(variable: str, text: str, default: Any) -> tuple[Any, str]:
+    """Return the value of a variable, or the default and what is wrong with the text."""
     allowed = _VARIABLES[variable]
     try:
-        allowed.check(allowed.parse(text))
+        return allowed.check(allowed.parse(text)), ""
     except (KeyError, ValueError):
-        return f"{variable}: {text!r} is not allowed (allowed: {allowed.text})"
-    return ""
+        return default, f"{variable}: {text!r} is not allowed (allowed: {allowed.text})"
 
 
-def _unknown(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables named as those of settings, but unknown."""
-    return sorted(name for name in environment if name.startswith(_PREFIX) and name not in _VARIABLES)
+def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
+    """Say of each unknown variable named as those of settings that it is unknown, and suggest another."""
+    for variable in sorted(name for name in environment if name.startswith(_PREFIX) and name not in _VARIABLES):
+        from difflib import get_close_matches  # rarely needed
 
-
-def _no_such_variable(variable: str) -> str:
-    """Say that a variable is unknown, and suggest another."""
-    from difflib import get_close_matches
-
-    names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
-    close = get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
-    hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: DIODE_LUT, {', '.join(_VARIABLES)}"
-    return f"{variable}: there is no such setting ({hint})"
+        names = [name.removeprefix(_PREFIX) for name in _VARIABLES]
+        close = get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
+        hint = f"did you mean {_PREFIX}{close[0]}?" if close else f"known: DIODE_LUT, {', '.join(_VARIABLES)}"
+        yield f"{variable}: there is no such setting ({hint})"
 
 
 def _warn(message: str) -> None:

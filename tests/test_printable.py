@@ -207,7 +207,7 @@ def test_every_command_is_tried() -> None:
 def test_a_note_adds_no_line(text: str) -> None:
     """A table is shown in the same number of lines, whatever its texts are, and so are its differences."""
     from diode_lut.diff import as_text as diff_as_text
-    from diode_lut.table.table import as_text
+    from diode_lut.table.format import as_text
 
     def table(words: str) -> Table:
         entry = Entry("mm", None, None, None, None, (1, 8), None, None, (Candidate(ATEN),), None, words)

@@ -49,8 +49,8 @@ from diode_lut.receipts.summary import as_json as receipt_as_json
 from diode_lut.receipts.summary import as_text as receipt_as_text
 from diode_lut.settings import MODEL, USER
 from diode_lut.table import Candidate, Entry, Table, read_hardware, read_table, to_bytes, write_table
+from diode_lut.table.format import as_text
 from diode_lut.table.lint import check_file
-from diode_lut.table.table import as_text
 from diode_lut.templates.config import ATEN, Config
 
 H200 = Hardware("NVIDIA H200", "sm_90", 132, ("H200",))

@@ -183,6 +183,7 @@ def build(
     gone = set(pruned)
     left = {row: numbers for row, numbers in answered.items() if row not in gone}
     entries = [row._replace(problems=len(numbers)) for row, numbers in left.items()]
+    served = [(measurements.times_on(each), row.best.config) for row, numbers in left.items() for each in numbers]
     return BuildResult(
         table=Table(device, [*entries, *_without(wide, kept), *kept], _provenance(datasets, prune_with)),
         timings=measurements.timings,
@@ -197,7 +198,7 @@ def build(
         doubted=doubted,
         kept=kept,
         pruned=[row._replace(problems=len(answered[row])) for row in pruned],
-        regrets=[measurements.relative_time(each, row.best.config) - 1 for row in left for each in left[row]],
+        regrets=[times[config] / min(times.values()) - 1 for times, config in served],
     )
 
 
@@ -235,13 +236,13 @@ def needless(
     """
     rows = [*answered, *kept]
     neighbours = Neighbours(rows)
-    good = measurements.within(epsilon, noise)
+    good = _times(measurements, measurements.within(epsilon, noise))
     found = []
     for row, numbers in answered.items():
         others = [rows[place] for place in neighbours.of(row, len(rows)) if rows[place] is not row]
         problems = [measurements.problems[number] for number in numbers]
         if not any(other.covers(problem) for other in others for problem in problems):
-            safe = (measurements.configs_on(number, good) for number in numbers)
+            safe = ({measurements.configs[each] for each in good[number]} for number in numbers)
             if all(choose(problem) in configs for problem, configs in zip(problems, safe, strict=True)):
                 found.append(row)
     return found
@@ -343,10 +344,7 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
         candidates.append(Candidate(measurements.configs[best], _gain(timed[best], best, measurements, padded)))
     n = spans["n"]
     return Entry(
-        problem.op,
-        problem.dtype,
-        problem.layout,
-        problem.align,
+        *(problem.op, problem.dtype, problem.layout, problem.align),
         candidates=tuple(candidates),
         problems=len(row.problems),
         epilogue=problem.epilogue,

@@ -151,22 +151,15 @@ def kernel_rows(
             low = low if ends_before else max(low, (1 << powers[0]) // 2 + 1)
             ranges[name] = low, min(high, 1 << powers[-1])
         row = anything._replace(candidates=candidates, problems=len(part.numbers), **ranges)
-        rows += [
-            each._replace(
-                candidates=each.candidates + _other_form(each, [problems[number] for number in own], expected)
-            )
-            for each, own in ((row, part.numbers.tolist()), *_exact(problems, measured, gains, part.numbers, row))
-        ]
+        for each, own in ((row, part.numbers.tolist()), *_exact(problems, measured, gains, part.numbers, row)):
+            # The last is expected to lose least on all problems in the form that no other config of the row has.
+            lost = [expected.losses(problems[number]) for number in own] if expected is not None else [{}]
+            forms = {config.template for config in each.configs}
+            others = [config for config in set(lost[0]).intersection(*lost) if config.template not in forms]
+            sums = {config: sum(of_problem[config] for of_problem in lost) for config in others}
+            last = [Candidate(min((total, config) for config, total in sums.items())[1])] if sums else []
+            rows.append(each._replace(candidates=(*each.candidates, *last)))
     return rows
-
-
-def _other_form(row: Entry, problems: Sequence[Problem], expected: KernelModel | None) -> tuple[Candidate, ...]:
-    """Return the config that is expected to lose least on all problems in the form that no config of the row has."""
-    losses = [expected.losses(problem) for problem in problems] if expected is not None else [{}]
-    known = {config.template for config in row.configs}
-    others = [config for config in sorted(set(losses[0]).intersection(*losses)) if config.template not in known]
-    least = min(others, key=lambda config: sum(each[config] for each in losses), default=None)
-    return () if least is None else (Candidate(least, None),)
 
 
 def _exact(

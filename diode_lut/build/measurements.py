@@ -218,17 +218,6 @@ class Measurements:
         """Number of problems without a time of aten."""
         return int(np.isnan(self.aten).sum())
 
-    def relative_time(self, problem: int, config: Config) -> float:
-        """Return the config's time over the best time on a problem, given by its number, where it was measured."""
-        first, last = self.starts[problem], self.starts[problem + 1]
-        place = np.searchsorted(self.config_numbers[first:last], self.configs.index(config))
-        return float(self.relative[first + place])
-
-    def configs_on(self, problem: int, mask: Array) -> set[Config]:
-        """Return the configs in the mask on a problem, given by its number."""
-        rows = slice(self.starts[problem], self.starts[problem + 1])
-        return {self.configs[number] for number in self.config_numbers[rows][mask[rows]].tolist()}
-
     def times_on(self, problem: int) -> dict[Config, float]:
         """Return the nanoseconds of all successful configs on a problem, given by its number, in the fixed order."""
         rows = slice(self.starts[problem], self.starts[problem + 1])
@@ -269,12 +258,6 @@ class _Spread(NamedTuple):
     def middle(self) -> float:
         return median(self.ns)
 
-    @property
-    def are_steady(self) -> bool:
-        """Whether times differ by less than MAX_SPREAD, without a quarter at each end."""
-        cut = len(self.ns) // 4
-        return self.ns[-1 - cut] < MAX_SPREAD * self.ns[cut]
-
 
 def _spreads(records: Iterable[Record]) -> dict[Config, _Spread]:
     found: dict[Config, list[float]] = defaultdict(list)
@@ -295,7 +278,8 @@ def doubt(record: Record, hardware: Hardware) -> str:
         if least is not None and each.middle > MAX_ROOFLINES * least + start:
             took = f"{each.config} took {each.middle / 1e6:.1f} ms, where {least / 1e6:.3g} ms are possible"
             return f"{took}: {_REMEDY}"
-        if not each.are_steady:
+        cut = len(each.ns) // 4  # at each end of the times
+        if each.ns[-1 - cut] >= MAX_SPREAD * each.ns[cut]:
             return f"times of {each.config} are from {each.ns[0] / 1e6:.3g} to {each.ns[-1] / 1e6:.3g} ms: {_REMEDY}"
     return ""
 

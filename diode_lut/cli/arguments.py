@@ -286,6 +286,12 @@ KERNELS = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Measure the generated kernels too that `run --kernels` recorded in this directory. Their code runs.",
 )
+DEVICE = click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu", "all")),
+    help="The device to measure; all: every GPU of this machine, in parallel. CUDA_VISIBLE_DEVICES says which GPUs "
+    "there are.  [default: cuda if there is a GPU, else cpu]",
+)
 
 
 def _standard_input(ctx: click.Context | None) -> bytes:
@@ -376,7 +382,7 @@ def say_losses(datasets: Iterable[Dataset]) -> int:
     return int(bool(lost))
 
 
-def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> list[Problem]:
+def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None = None) -> list[Problem]:
     """Read the problems of a shipped set or of a file. UsageError if there is no such file."""
     from diode_lut.measure import SETS
     from diode_lut.measure.problems import problem_set, read_problems
@@ -391,10 +397,12 @@ def problems_of(typed: Typed, find_hardware: Callable[[], Hardware] | None) -> l
 
 def kernels_of(directory: Path | None) -> list[RecordedKernel]:
     """Read the generated kernels that were recorded in a directory. CollectError if there are none."""
+    if directory is None:
+        return []
     from diode_lut.measure.problems import read_kernels
 
-    kernels = [] if directory is None else read_kernels(directory)
-    if directory is not None and not kernels:
+    kernels = read_kernels(directory)
+    if not kernels:
         remedy = "`diode-lut run --kernels` records a program's"
         raise errors.CollectError(f"{directory}: no kernel is recorded there ({remedy})")
     return kernels

@@ -57,11 +57,7 @@ if TYPE_CHECKING:
     help=f"A shipped set ({', '.join(SETS)}), or any problem file that collect takes.",
 )
 @arguments.KERNELS
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu", "all")),
-    help="The device to measure; all: every GPU of this machine.  [default: cuda if there is a GPU, else cpu]",
-)
+@arguments.DEVICE
 @click.option(
     "-o",
     "--output",

@@ -95,7 +95,7 @@ def evaluate_command(
     from diode_lut import errors
     from diode_lut.build.measurements import combined
     from diode_lut.decide.sources import ModelSource, TableSource, Threshold
-    from diode_lut.evaluate import AsText, as_json, evaluate
+    from diode_lut.evaluate import as_columns, as_json, evaluate
     from diode_lut.formats.other_tools import read_solution
 
     if everything and model_file is None:
@@ -121,7 +121,7 @@ def evaluate_command(
     if isinstance(source, TableSource):
         _say_missing(source.table, datasets)
     if form == "text":
-        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(AsText(evaluation))
+        Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(as_columns(evaluation))
     else:
         kind = "chooser" if function else "model" if model_file else "table"
         origin: dict[str, Any] = {

@@ -171,7 +171,7 @@ def explain_command(
         device = None if hardware is None else arguments.hardware_of(hardware)
     if problem_file is not None:
         _require_only(("problem_file",), "--problems: its problems have all their fields")
-        problems = arguments.problems_of(problem_file, None)
+        problems = arguments.problems_of(problem_file)
     else:
         problems = [_problem(**fields)]
     if dynamic and inputs:

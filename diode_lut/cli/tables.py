@@ -42,7 +42,7 @@ def show_command(file: arguments.Typed) -> None:
     from diode_lut.dataset.dataset import as_lines
     from diode_lut.model import header_text
     from diode_lut.table import table_of
-    from diode_lut.table.table import as_text
+    from diode_lut.table.format import as_text
 
     contents = file.whole()
     if is_dataset(contents):
@@ -149,26 +149,23 @@ def check_command(
     With --contribution, notes also give the figures: gain over aten with its interval, and regret, on the measured
     problems and on problems held out.
     """
-    if contribution:
-        files = tuple(table for file in files for table in _contributed(file))
-    errors = [error for file in files for error in check_table(file, compiling or contribution, contribution, inputs)]
+    checked: list[arguments.Typed] = []
+    for file in files:
+        if contribution and file.contents is None and file.path.is_dir():
+            tables = sorted(file.path.glob("tables/*.json"))
+            if not tables:
+                reason = "has no tables/*.json (name the folder that `adopt` calls ready to contribute)"
+                raise TableError(reason, path=file.path)
+            checked += map(arguments.Typed, tables)
+        else:
+            checked.append(file)
+    errors = [error for file in checked for error in check_table(file, compiling or contribution, contribution, inputs)]
     for line in output.REPORTERS[form](errors):
         output.say(line)
     notes = sum(error.note for error in errors)
-    counts = {"file": len(files), "problem": len(errors) - notes, **({"note": notes} if notes else {})}
+    counts = {"file": len(checked), "problem": len(errors) - notes, **({"note": notes} if notes else {})}
     output.say(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()), err=True)
     return max(map(output.exit_code, errors), default=0)
-
-
-def _contributed(file: arguments.Typed) -> list[arguments.Typed]:
-    """Return the tables in a folder ready to contribute, or a file as it is."""
-    if file.contents is not None or not file.path.is_dir():
-        return [file]
-    tables = sorted(file.path.glob("tables/*.json"))
-    if not tables:
-        reason = "has no tables/*.json (name the folder that `adopt` calls ready to contribute)"
-        raise TableError(reason, path=file.path)
-    return [arguments.Typed(table) for table in tables]
 
 
 def check_table(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from diode_lut.cli.output import (
 )
 from diode_lut.errors import CollectError, ExchangeError, counted, printable
 from diode_lut.formats import FORMATS
-from diode_lut.hardware import Hardware, detect_hardware
+from diode_lut.hardware import detect_hardware
 from diode_lut.measure import METHODS, SETS
 from diode_lut.problem import GEMMS, VARIANTS
 from diode_lut.process import interrupt_on_signals
@@ -112,12 +111,7 @@ def _without_variants(_: click.Context, __: click.Parameter, ops: tuple[str, ...
     help="How many kernels are tried: by autotune about 20, or about 1,500; by a sweep up to 150, which earlier sweeps "
     "on the same architecture found to matter, or all, up to 700.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(("cuda", "cpu", "all")),
-    help="The device to measure; all: every GPU of this machine, in parallel. CUDA_VISIBLE_DEVICES says which GPUs "
-    "there are.  [default: cuda if there is a GPU, else cpu]",
-)
+@arguments.DEVICE
 @click.option("--budget", type=arguments.MINUTES, help="Begin no problem after this time.")
 @click.option(
     "--table",
@@ -157,8 +151,7 @@ def collect_command(
         for name in drawing:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"--{name.rstrip('s').replace('_', '-')} goes with --random only")
-        find_hardware: Callable[[], Hardware] = partial(detect_hardware, "cuda" if device == "all" else device)
-        problems = arguments.problems_of(problem_file, find_hardware)
+        problems = arguments.problems_of(problem_file, lambda: detect_hardware("cuda" if device == "all" else device))
     kernels = arguments.kernels_of(kernel_directory)
     arguments.require_inductor("collect")
     interrupt_on_signals()  # so that a killed run removes its temporary caches
@@ -352,7 +345,7 @@ def export_command(
         data = write_timings(name, datasets[0], output)
     else:
         table = arguments.read_whole_table(typed)
-        wanted = exact_problems(table, skipped) if problems is None else arguments.problems_of(problems, None)
+        wanted = exact_problems(table, skipped) if problems is None else arguments.problems_of(problems)
         data, others = write_table(name, table, wanted, Facts(dtype=dtype, layout=layout))
         skipped += others
     write(output, data)

@@ -26,7 +26,7 @@ from diode_lut.decide.sources import TableSource
 from diode_lut.distill import as_text, distill
 from diode_lut.distill.training import TrainingPlan
 from diode_lut.errors import CollectError, ModelError, counted, install_command
-from diode_lut.evaluate import AsText, evaluate, geometric_mean
+from diode_lut.evaluate import as_columns, evaluate, geometric_mean
 from diode_lut.files import write_atomically
 from diode_lut.hardware import Hardware, slug
 from diode_lut.measure import METHODS
@@ -315,7 +315,7 @@ def complete(adopted: Adopted, report: Report = lambda _: None) -> list[str]:
     table = open_table(adopted.table, file)
     evaluation = evaluate(TableSource(table), read_dataset(adopted.dataset))
     printed = io.StringIO()
-    Console(file=printed, width=_WIDTH, highlight=False).print(AsText(evaluation))
+    Console(file=printed, width=_WIDTH, highlight=False).print(as_columns(evaluation))
     evaluated = [line.rstrip() for line in printed.getvalue().splitlines()]
     drift, summary = adopted.drift, evaluation.summary
     noise = "not known, because too few kernels beat aten" if drift.noise is None else f"{drift.noise:.1%}"

@@ -26,7 +26,7 @@ from diode_lut.files import write_figure
 from diode_lut.hardware import architecture
 from diode_lut.model import MIN_PROBLEMS, TEST, TRAIN, Split, family_name, kinds_of
 from diode_lut.model.features import OF_BYTES_FEATURES, PROBLEM_FEATURES, families
-from diode_lut.model.generated import KernelModel, fit_kernels
+from diode_lut.model.generated import fit_kernels
 from diode_lut.model.ranking import GOOD, Model, PaddingModel, can_be_padded, padding_features, scaled, terms_of
 from diode_lut.problem import GENERATED, NO_EPILOGUE, OF_BYTES, Problem
 from diode_lut.process import __version__
@@ -114,11 +114,14 @@ def distill(
         **plan._asdict(),
         "problems": len(training),
     }
+    kernels = [each for dataset in datasets for each in dataset if each.problem.op in GENERATED and each.times]
+    known_kernels = [(each.problem, each.times) for each in kernels if split.group(each.problem) == TRAIN]
+    generated = fit_kernels(known_kernels, hardware)
     model = Model(
         *(hardware, weights, candidates, kinds, alone, split, provenance),
         fused_calibration=followed,
         padding=fit_padding(training, plan.seed),
-        kernels=_kernels(datasets, split),
+        kernels=generated if generated.regressions else None,
     )
     by_epilogue: defaultdict[str, list[Target]] = defaultdict(list)
     for name, targets in groups.items():
@@ -130,14 +133,6 @@ def distill(
         if model.padding is not None and (padded := [target for target in group if target.padded]):
             validations[f"{name} with padding"] = validate(model, padded, padding=True)
     return Distilled(model, len(training), validations, trained.histories)
-
-
-def _kernels(datasets: Sequence[Dataset], split: Split) -> KernelModel | None:
-    """Fit the regressions for generated kernels, or return None if too few were measured."""
-    records = [record for dataset in datasets for record in dataset if record.problem.op in GENERATED and record.times]
-    training = [(each.problem, each.times) for each in records if split.group(each.problem) == TRAIN]
-    model = fit_kernels(training, datasets[0].header.hardware)
-    return model if model.regressions else None
 
 
 MIN_PADDED_PROBLEMS = 60

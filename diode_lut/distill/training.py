@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -262,19 +262,14 @@ def _train(trainings: Sequence[Training], ended: Event) -> list[list[Epoch]]:
             optimizer.step()
             schedule.step()
         for number, (network, test) in enumerate(zip(networks, tests, strict=True)):
-            _copy(parameters, network, number)
+            with torch.no_grad():
+                for name, parameter in network.named_parameters():
+                    parameter.copy_(parameters[name][number])
             regret = np.nan if test is None else mean_regret(network, test)
             histories[number].append(Epoch(float(totals[number]) / batches, regret))
     for network in networks:
         network.to("cpu")
     return histories
-
-
-@torch.no_grad()
-def _copy(stacked: Mapping[str, Tensor], network: Network, number: int) -> None:
-    """Copy the parameters with this number to the network."""
-    for name, parameter in network.named_parameters():
-        parameter.copy_(stacked[name][number])
 
 
 def _loss(scores: Tensor, examples: Examples) -> Tensor:

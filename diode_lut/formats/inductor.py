@@ -297,20 +297,16 @@ def _records_of_cache(document: Any, directory: Path, device: str, skipped: cont
                     timings = []
                     for choice, milliseconds in choices.items():
                         with content.counting(skipped):
-                            config = _config_of_choice(op, choice, directory)
+                            if triton := _TRITON.fullmatch(choice):
+                                file = directory / triton[2][1:3] / f"{triton[2]}.py"
+                                if not file.is_file():
+                                    raise ProblemError("kernels whose source is not in the directory any more")
+                                source, _, _ = read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")
+                                config = triton_config(op, triton[1], source)
+                            else:
+                                config = other_config(op, choice)
                             timings.append(Timing.of_milliseconds(config, milliseconds))
                     yield Record(problem, best_times(timings))
-
-
-def _config_of_choice(op: str, choice: str, directory: Path) -> Config:
-    triton = _TRITON.fullmatch(choice)
-    if triton is None:
-        return other_config(op, choice)
-    name, key = triton.groups()
-    file = directory / key[1:3] / f"{key}.py"
-    if not file.is_file():
-        raise ProblemError("kernels whose source is not in the directory any more")
-    return triton_config(op, name, read_at_most(file, _KERNEL_BYTES).decode().partition("\ndef ")[0])
 
 
 def _problem_of_operands(op: str, text: str, precision: str, device: str) -> Problem:
@@ -379,10 +375,8 @@ def read_log(path: Path, facts: content.Facts, skipped: content.Skipped) -> cont
     Anything may stand before these on a line, such as a rank. Sizes that change are hints, and their strides have
     symbols. Source: select_algorithm.py (log_results) of torch 2.11 to 2.15.
     """
-    hardware = content.known_hardware(facts, path)
-    return content.Timings(
-        Header(hardware, benchmarker="Inductor's log"), _records_of_log(path, facts, hardware, skipped)
-    )
+    header = Header(content.known_hardware(facts, path), benchmarker="Inductor's log")
+    return content.Timings(header, _records_of_log(path, facts, header.hardware, skipped))
 
 
 def _records_of_log(path: Path, facts: content.Facts, hardware: Hardware, skipped: content.Skipped) -> Iterator[Record]:

@@ -19,7 +19,7 @@ from diode_lut.evaluate import ReferenceKernels
 from diode_lut.files import read_at_most
 from diode_lut.formats.content import Facts, Skipped, Timings, answers, counting, exact_table, known_hardware, read_json
 from diode_lut.hardware import architecture, is_called
-from diode_lut.problem import BATCHED, MATMULS, Operand, Problem, contiguous_align, problem_of
+from diode_lut.problem import BATCHED, MATMULS, Problem, contiguous_align, packed_operand, problem_of
 from diode_lut.table import Table
 from diode_lut.templates.config import ATEN, POINTER_TUNABLES, Config, pointer_gemm
 
@@ -215,27 +215,14 @@ def _tunableop_problem(operation: str, signature: str) -> Problem:
     named, found = _OPERATION.fullmatch(operation), _SIGNATURE.fullmatch(signature)
     if named is None or found is None or named[1] not in _OPS or named[2] not in _DTYPES:
         raise ProblemError(f"operation {operation.rpartition('_')[0] or operation}")
-    trans_a, trans_b, *numbers = found.groups()
-    n, m, k, batch, ld_b, ld_a = (None if number is None else int(number) for number in numbers)
-    assert m is not None
-    assert n is not None
-    assert k is not None
+    trans_a, trans_b = found[1].casefold(), found[2].casefold()
+    n, m, k = map(int, found.group(3, 4, 5))
+    batch, ld_b, ld_a = (None if number is None else int(number) for number in found.group(6, 7, 8))
     op, dtype = _OPS[named[1]], _DTYPES[named[2]]
-    a = _operand(trans_b, m, k, ld_a, batch)
-    b = _operand(trans_a, k, n, ld_b, batch)
     if (op in BATCHED) != (batch is not None):
         raise ProblemError(f"operation {named[1]} with signature {signature}")
-    return problem_of(op, dtype, a, b)
-
-
-def _operand(letter: str, rows: int, columns: int, leading: int | None, batch: int | None) -> Operand:
-    """Describe a matrix of column-major BLAS: without transposition it is row-major here."""
-    row_major = letter.casefold() == "n"
-    step = leading or (columns if row_major else rows)
-    strides = (step, 1) if row_major else (1, step)
-    if batch is None:
-        return Operand((rows, columns), strides)
-    return Operand((batch, rows, columns), (step * (rows if row_major else columns), *strides))
+    # A matrix of column-major BLAS without transposition is row-major here.
+    return problem_of(op, dtype, packed_operand(trans_b, m, k, batch, ld_a), packed_operand(trans_a, k, n, batch, ld_b))
 
 
 _NAMES = dict(zip(POINTER_TUNABLES, POINTER_TUNABLES, strict=True)) | {

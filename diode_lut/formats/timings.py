@@ -113,20 +113,18 @@ def _header(path: Path, facts: Facts) -> Header:
     software["benchmarker"] = software["benchmarker"] or "timings"
     if repetitions:
         software["benchmarker"] += f", at least {min(repetitions)} repetitions"
-    return Header(_hardware(path, facts, first), **software, measured_on=min(days, default=""))
-
-
-def _hardware(path: Path, facts: Facts, cells: Cells) -> Hardware:
-    name = cells.get("device", "")
-    if name and facts.hardware is None and {"arch", "sm_count"} <= cells.keys():
+    name = first.get("device", "")
+    if name and facts.hardware is None and {"arch", "sm_count"} <= first.keys():
         try:
-            return Hardware.described(name, cells["arch"], _integer("sm_count", cells["sm_count"]))
+            hardware = Hardware.described(name, first["arch"], _integer("sm_count", first["sm_count"]))
         except ProblemError as error:
             raise ExchangeError(f"{path}: {error}") from None
-    hardware = known_hardware(facts, path, *filter(None, [name]))
-    if known_gpu(name) and not is_called(hardware, name):
-        raise ExchangeError(f"{path}: measured on {name!r}, but --hardware is {hardware}: leave it out or correct it")
-    return hardware
+    else:
+        hardware = known_hardware(facts, path, *filter(None, [name]))
+        if known_gpu(name) and not is_called(hardware, name):
+            said = f"measured on {name!r}, but --hardware is {hardware}"
+            raise ExchangeError(f"{path}: {said}: leave it out or correct it")
+    return Header(hardware, **software, measured_on=min(days, default=""))
 
 
 def _records(path: Path, facts: Facts, skipped: Skipped) -> Iterator[Record]:
@@ -245,7 +243,7 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
                 if not isinstance(each, dict):
                     raise ProblemError(f"not an object (expected {_WHAT})")
                 cells = {name.casefold(): _text(name, value) for name, value in each.items() if value not in (None, "")}
-            skipped.update(_not_read(cells.keys() - _COLUMNS))
+            _skip_others(cells, skipped)
             if cells:
                 yield number, cells
         return
@@ -260,7 +258,7 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
         for name in _COLUMNS.intersection(names):
             if names.count(name) > 1:
                 raise ExchangeError(f"{path}: row 1: {names.count(name)} columns are called {name} (leave one)")
-        skipped.update(_not_read({*names} - _COLUMNS))
+        _skip_others(names, skipped)
         for values in reader:
             if values and len(values) != len(names):
                 counts = f"{len(values)} cells, but {len(names)} columns"
@@ -273,10 +271,10 @@ def _rows(path: Path, facts: Facts, skipped: Skipped) -> Iterator[tuple[int, Cel
         raise ExchangeError(f"{path}: row {number}: {error} (expected CSV in UTF-8)") from None
 
 
-def _not_read(names: Iterable[str]) -> Iterator[str]:
-    for name in names:
+def _skip_others(names: Iterable[str], skipped: Skipped) -> None:
+    for name in {*names} - _COLUMNS:
         close = get_close_matches(name, _COLUMNS, 1)
-        yield f"column {name!r}, which is not read{f' (did you mean {close[0]}?)' if close else ''}"
+        skipped[f"column {name!r}, which is not read{f' (did you mean {close[0]}?)' if close else ''}"] += 1
 
 
 def _text(name: str, value: Any) -> str:

@@ -39,8 +39,8 @@ from diode_lut.problem import (
 )
 from diode_lut.settings import config
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.table.format import canonical_order, key_text
-from diode_lut.table.row import KEY_FIELDS
+from diode_lut.table.format import key_text
+from diode_lut.table.row import KEY_FIELDS, canonical_order
 from diode_lut.templates.config import ATEN, BASELINES, TEMPLATES, Config, baseline
 
 __all__ = ["AskedProblem", "Side", "as_data", "as_page"]

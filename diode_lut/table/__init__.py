@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import orjson
@@ -27,9 +27,23 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import DOMAINS, GEMMS, GENERATED, MATMULS, OP_SIZES, SIZE_FIELDS, Domain, aligned_columns
 from diode_lut.process import in_forked_children
 from diode_lut.table.faults import Fault, Positions, dotted, first_broken_rule, place_at, shown, whole_numbers
-from diode_lut.table.format import CONFIGS, DIVIDED, HEAD, MAX_ENTRIES, ROW, ROW_FIELDS, SCHEMA, SCHEMA_VERSION, TABLE
+from diode_lut.table.format import (
+    CONFIGS,
+    DIVIDED,
+    HEAD,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    ROW,
+    ROW_FIELDS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    TABLE,
+    Table,
+    placed,
+    to_bytes,
+    write_table,
+)
 from diode_lut.table.row import Candidate, Entry, Range, of_kind
-from diode_lut.table.table import MAX_BYTES, Table, placed, to_bytes, write_table
 from diode_lut.templates.config import TEMPLATES, Config
 
 __all__ = ["Candidate", "Entry", "Range", "Table", "of_kind", "placed", "to_bytes", "write_table"]
@@ -91,7 +105,7 @@ def _decoded(row: msgspec.Raw) -> Any:
         return orjson.loads(bytes(row))
 
 
-def _table(path: Path, data: bytes, header: TableHeader, written: Iterable[Any]) -> Table:
+def _table(path: Path, data: bytes, header: Table, written: Iterable[Any]) -> Table:
     rows = Rows(path, written)
     return Table(
         header.hardware,
@@ -219,16 +233,8 @@ def _too_many_rows(path: Path) -> TableError:
     return TableError(f"too many (allowed: {MAX_ENTRIES})", path=path, where="entries")
 
 
-class TableHeader(NamedTuple):
-    """All of a table but its entries."""
-
-    schema: str
-    hardware: Hardware
-    provenance: dict[str, str | list[str]]
-
-
-def decode_header(document: object) -> TableHeader:
-    """Return the header of a table, without its entries. Fault has the first mistake, the version before others."""
+def decode_header(document: object) -> Table:
+    """Return the table without its entries. Fault has the first mistake, the version before others."""
     require_version(document)
     try:
         return _header(msgspec.convert(whole_numbers(document, 2), HEAD))
@@ -236,14 +242,12 @@ def decode_header(document: object) -> TableHeader:
         raise first_broken_rule(document, str(error)) from None
 
 
-def _header(head: Any) -> TableHeader:
+def _header(head: Any) -> Table:
     name, arch, sm_count, aliases = msgspec.structs.astuple(head.hardware)
     provenance = {} if head.provenance is None else msgspec.structs.asdict(head.provenance)
-    return TableHeader(
-        SCHEMA if head.schema is None else head.schema,
-        Hardware(name, arch, sm_count, tuple(aliases or ())),
-        {field: value for field, value in provenance.items() if value is not None},
-    )
+    known = {field: value for field, value in provenance.items() if value is not None}
+    schema = SCHEMA if head.schema is None else head.schema
+    return Table(Hardware(name, arch, sm_count, tuple(aliases or ())), (), known, schema=schema)
 
 
 def require_version(document: object) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from diode_lut.errors import TableError, printable
 from diode_lut.table.faults import dotted
-from diode_lut.table.format import canonical_order, key_text, specificity, winner_text
+from diode_lut.table.format import Provenance, Table, key_text, winner_text
 from diode_lut.table.lint import CONFLICT, useless
 from diode_lut.table.lookup import Effort, Neighbours, overlaps, shared_problem, unreachable
-from diode_lut.table.row import Entry, coverage
-from diode_lut.table.table import Provenance, Table
+from diode_lut.table.row import Entry, canonical_order, coverage, specificity
 
 
 class Edit(NamedTuple):
@@ -273,7 +272,14 @@ def _judge(ours: Claim, theirs: Claim) -> tuple[Claim, Claim, str]:
         if same and one.note == other.note:
             return ours, theirs, same
     else:
-        for ours_has, theirs_has, reason in _evidence(ours, theirs):
+        are_clear = None not in (ours.gain, theirs.gain) and max(gains) > min(gains) * (1 + SAME_GAIN)
+        evidence: tuple[tuple[Any, Any, str], ...] = (
+            (bool(one.note), bool(other.note), "it has a note"),
+            (*(gains if are_clear else (0, 0)), "it gains more over aten"),
+            (one.problems or 0, other.problems or 0, "it has more measured problems behind it"),
+            (ours.side.software, theirs.side.software, "it was measured with newer software"),
+        )
+        for ours_has, theirs_has, reason in evidence:
             if ours_has != theirs_has:
                 winner, loser = (ours, theirs) if ours_has > theirs_has else (theirs, ours)
                 return winner, loser, reason
@@ -287,16 +293,6 @@ def _judge(ours: Claim, theirs: Claim) -> tuple[Claim, Claim, str]:
             why = "the other gain was measured for another config" if untimed else "it gains more over aten"
             return claim, loser, why
     return ours, theirs, ""
-
-
-def _evidence(ours: Claim, theirs: Claim) -> Iterator[tuple[Any, Any, str]]:
-    """Return the evidence of both sides, the strongest first, and the reason to give for the side with more."""
-    yield bool(ours.entry.note), bool(theirs.entry.note), "it has a note"
-    gain, other_gain = ours.gain, theirs.gain
-    if gain is not None and other_gain is not None and max(gain, other_gain) > min(gain, other_gain) * (1 + SAME_GAIN):
-        yield gain, other_gain, "it gains more over aten"
-    yield ours.entry.problems or 0, theirs.entry.problems or 0, "it has more measured problems behind it"
-    yield ours.side.software, theirs.side.software, "it was measured with newer software"
 
 
 def _resolve(winner: Claim, loser: Claim, reason: str) -> tuple[Claim, Remark]:

@@ -1,4 +1,4 @@
-"""The format of tables: the types of a file and of its rows, and the canonical form.
+"""The format of tables, the types of a file and of its rows, and a table in memory, with its canonical form.
 
 The types are the only description of the format. The reader decodes with them, and ``tools/write_schema.py`` writes the
 JSON Schema from them, titles and descriptions included.
@@ -6,14 +6,18 @@ JSON Schema from them, titles and descriptions included.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from msgspec import Meta, Raw, defstruct
 
-from diode_lut.errors import printable_json
+from diode_lut.errors import TableError, as_lines, printable_json
+from diode_lut.files import read_at_most, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import (
     ALIGNS,
@@ -25,10 +29,15 @@ from diode_lut.problem import (
     NAMED_VARIANTS,
     OPS,
     SIZE_FIELDS,
+    Problem,
 )
-from diode_lut.table.row import KEY_FIELDS, Candidate, Entry
+from diode_lut.table.faults import Positions
+from diode_lut.table.row import KEY_FIELDS, Candidate, Entry, canonical_order, specificity
 from diode_lut.templates.config import TEMPLATES
 from diode_lut.templates.template import Parameter, Template
+
+if TYPE_CHECKING:
+    from diode_lut.table.lookup import Index
 
 SCHEMA_VERSION = 2  # the version of the table format
 SCHEMA = f"../schemas/table.v{SCHEMA_VERSION}.schema.json"  # in this repository, for editors to check files by
@@ -37,6 +46,7 @@ SCHEMA_NAME = f"urn:diode-lut:table:v{SCHEMA_VERSION}"  # elsewhere: editors can
 MAX_ENTRIES = 200_000
 MAX_CONFIGS = 4096  # Maximum number of configs of a row. No search tries as many on a problem
 MAX_GAIN_PERMILLE = 2**31 - 1
+MAX_BYTES = 64 << 20  # maximum size of a table's file
 
 
 def described(kind: Any, title: str, description: str, **limits: Any) -> Any:
@@ -260,61 +270,135 @@ def winner_text(entry: Entry) -> str:
     return candidate_text(entry.best)
 
 
-_AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
-_OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
-    {value: place for place, value in enumerate((*domain, None))}
-    for domain in (OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES, NAMED_VARIANTS)
-)
+Provenance = Mapping[str, str | list[str]]  # versions, dates and the digests of datasets, by name
 
 
-def canonical_order(entry: Entry) -> tuple[Any, ...]:
-    """Return an entry's sort key: domains in order, sizes upwards, narrow before wide, left out last, then the rest."""
-    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, *more = entry
-    h, g, v, n_align, *of_kernels = more
-    return (
-        _OPS[op],
-        _DTYPES[dtype],
-        _LAYOUTS[layout],
-        _ALIGNS[align],
-        _EPILOGUES[epilogue],
-        _VARIANTS[variant],
-        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v, *of_kernels)],
-        _ALIGNS[n_align],
-        tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
-        problems or 0,
-        note is not None,
-        note or "",
-    )
+class Table:
+    """Rows for one kind of hardware, which do not change.
+
+    A table that was read from a file has its ``path``, its ``$schema``, and the ``digest`` of its bytes, SHA-256 in
+    hexadecimal. ``errors`` has the rows that were left out, and ``skipped`` their numbers, upwards. Two tables are
+    equal if they have the same rows, hardware and provenance, in any order of rows.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        entries: Iterable[Entry],
+        provenance: Provenance | None = None,
+        *,
+        schema: str = SCHEMA,
+        path: Path | None = None,
+        digest: str | None = None,
+        errors: Sequence[TableError] = (),
+        skipped: Sequence[int] = (),
+    ) -> None:
+        self.hardware = hardware
+        self.entries: tuple[Entry, ...] = tuple(entries)
+        self.provenance: Provenance = provenance or {}
+        self.schema = schema
+        self.path = path
+        self.errors = tuple(errors)
+        self._skipped = tuple(skipped)
+        self._positions: Positions | None = None
+        if digest is not None:
+            self.digest = digest
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the file, or of the canonical form of a table in memory, in hexadecimal."""
+        return self.canonical_digest()
+
+    def canonical_digest(self) -> str:
+        """Return the SHA-256 of the canonical form, in hexadecimal. A file in this form has the same digest."""
+        return hashlib.sha256(to_bytes(self)).hexdigest()
+
+    @cached_property
+    def lookup(self) -> Callable[[Problem], Entry | None]:
+        """A function that returns the most specific row for a problem: the first of ``covering``, but fast."""
+        return self._index.find
+
+    def covering(self, problem: Problem) -> list[Entry]:
+        """Return all rows for the problem, the most specific first. Rows alike are in canonical order."""
+        return sorted((entry for entry in self.entries if entry.covers(problem)), key=specificity)
+
+    def borders(self, problem: Problem, fields: Sequence[str]) -> frozenset[int]:
+        """Return the sizes in ``fields`` at which rows begin or end that cover the problem, but for these fields."""
+        return self._index.borders(problem, tuple(fields))
+
+    def line_of(self, entry: Entry) -> int | None:
+        """Return the line where the entry begins in ``path``. None for other entries, and if the file has changed."""
+        number = next((number for number, each in self.numbered.items() if each == entry), None)
+        return None if number is None else self._line_of_row(number, self._unchanged())
+
+    def lines(self, data: bytes | None = None) -> list[int | None]:
+        """Return the line of each entry, as ``line_of`` does, in ``data`` or in the table's file."""
+        data = self._unchanged() if data is None else data
+        return [self._line_of_row(number, data) for number in self.numbered]
+
+    def _line_of_row(self, number: int, data: bytes | None) -> int | None:
+        if data is None:
+            return None
+        self._positions = self._positions or Positions(data)  # the data is always the same
+        return self._positions.place(("entries", number)).line
+
+    def _unchanged(self) -> bytes | None:
+        """Return the bytes in ``path``. None if they are not the bytes that the table was read from."""
+        with suppress(OSError):
+            data = b"" if self.path is None else read_at_most(self.path, MAX_BYTES)
+            return data if hashlib.sha256(data).hexdigest() == self.digest else None
+        return None
+
+    @cached_property
+    def numbered(self) -> Mapping[int, Entry]:
+        """The entries with their numbers in ``path``, upwards. Rows that were left out count too."""
+        skipped = set(self._skipped)
+        numbers = (number for number in range(len(self.entries) + len(skipped)) if number not in skipped)
+        return dict(zip(numbers, self.entries, strict=True))
+
+    @cached_property
+    def _index(self) -> Index:
+        from diode_lut.table.lookup import Index  # with NumPy, which a table that is not asked does not need
+
+        return Index(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and to_bytes(self) == to_bytes(other)
+
+    def with_schema(self, schema: str) -> Table:
+        """Return the table with another ``$schema``. It no longer has the lines and the digest of its file."""
+        return Table(self.hardware, self.entries, self.provenance, schema=schema, path=self.path)
+
+    def __hash__(self) -> int:
+        return hash(self.hardware)
+
+    def __repr__(self) -> str:
+        return f"<Table for {self.hardware}: {len(self.entries)} entries, {self.path or 'in memory'}>"
 
 
-def specificity(entry: Entry) -> tuple[Any, ...]:
-    """Return the sort key of entries for the same problem. The first answers."""
-    return entry.volume, canonical_order(entry)
+def to_bytes(table: Table) -> bytes:
+    """Return the table in canonical form. Equal tables have equal bytes.
 
-
-def canonical_bytes(
-    schema: str, hardware: Hardware, provenance: Mapping[str, str | list[str]], entries: Iterable[Entry]
-) -> bytes:
-    """Return the file in UTF-8. Each top-level field, each row's key and each config has a line of its own."""
-
-    def text_of(entry: Entry) -> str:
+    Each top-level field, each row's key and each config has a line of its own.
+    """
+    rows = []
+    for entry in sorted(table.entries, key=canonical_order):
         fields = entry._replace(candidates=(), note=None).to_json()
         del fields["configs"]
         configs = ",\n".join(f"  {_candidate_json(candidate)}" for candidate in entry.candidates)
-        head = f"{_json(fields)[1:-1]}, " if fields else ""
-        tail = "" if entry.note is None else f', "note": {_json(entry.note)}'
-        return f'{{{head}"configs": [\n{configs}\n]{tail}}}'
-
-    rows = ",\n".join(text_of(entry) for entry in sorted(entries, key=canonical_order))
-    body = f"{rows}\n" if rows else ""
+        key = f"{_json(fields)[1:-1]}, " if fields else ""
+        note = "" if entry.note is None else f', "note": {_json(entry.note)}'
+        rows.append(f'{{{key}"configs": [\n{configs}\n]{note}}}')
+    in_order = sorted(table.provenance, key=PROVENANCE.__struct_fields__.index)
     head = {
-        "$schema": schema,
+        "$schema": table.schema,
         "schema_version": SCHEMA_VERSION,
-        "hardware": hardware._asdict(),
-        "provenance": {name: provenance[name] for name in sorted(provenance, key=PROVENANCE.__struct_fields__.index)},
+        "hardware": table.hardware._asdict(),
+        "provenance": {name: table.provenance[name] for name in in_order},
     }
     lines = "".join(f"{_json(name)}: {_json(value)},\n" for name, value in head.items())
-    return f'{{\n{lines}"entries": [\n{body}]\n}}\n'.encode()
+    entries = ",\n".join(rows) + "\n" * bool(rows)
+    return f'{{\n{lines}"entries": [\n{entries}]\n}}\n'.encode()
 
 
 @lru_cache(1 << 14)
@@ -328,3 +412,29 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 def _json(value: Any) -> str:
     """Write the value on one line. Letters that are not printable are escaped, for reviewers to see them."""
     return printable_json(_encode(value))
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Replace the file with the table in canonical form, atomically. OSError leaves the old file as it was."""
+    write_atomically(path, to_bytes(table))
+
+
+def placed(table: Table, path: Path) -> Table:
+    """Return the table for this file. A default ``$schema`` is replaced by the schema's name if it leads nowhere."""
+    leads_nowhere = table.schema == SCHEMA and not (path.parent / table.schema).is_file()
+    return table.with_schema(SCHEMA_NAME) if leads_nowhere else table
+
+
+def as_text(table: Table) -> str:
+    """Return a table as text, alike for equal tables. Invalid rows come last, with the reason."""
+    lines = [str(table.hardware)]
+    lines += [f"also called {alias}" for alias in table.hardware.aliases]
+    for name, value in table.provenance.items():
+        lines.append(f"{name}: {value if isinstance(value, str) else ', '.join(value)}")
+    for entry in sorted(table.entries, key=canonical_order):
+        lines.append(key_text(entry))
+        lines += [f"  {candidate_text(candidate)}" for candidate in entry.candidates]
+        lines += [] if entry.problems is None else [f"  measured problems: {entry.problems}"]
+        lines += [] if entry.note is None else [f"  note: {entry.note}"]
+    lines += [f"invalid: {error.where}: {error.reason}" for error in table.errors]
+    return as_lines(lines)

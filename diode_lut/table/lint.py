@@ -16,10 +16,9 @@ from diode_lut.hardware import Architecture, architecture, require_architecture
 from diode_lut.problem import BATCHED, DOMAINS, NO_EPILOGUE
 from diode_lut.table import MAX_VALUES, RowDecoder, Rows, decode_header, located, parse, read_bytes, require_version
 from diode_lut.table.faults import Fault, JsonPath, broken_rules
-from diode_lut.table.format import canonical_bytes
+from diode_lut.table.format import Table, to_bytes
 from diode_lut.table.lookup import Effort, overlaps, repeats, shared_problem, unreachable
 from diode_lut.table.row import Entry, is_point
-from diode_lut.table.table import Table
 from diode_lut.templates.config import PADDED_OPS, Config, pad_multiple, templates_for
 from diode_lut.templates.template import Complaint
 
@@ -38,7 +37,12 @@ def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
         good = (number for number in count() if number not in rows.faults)
         # Rows that were decoded keep to the schema, so only the others are validated with it, which takes longer.
         entries = {"entries": [written[number] for number in broken]} if isinstance(written, list) else {}
-        of_schema = [_renumbered(fault, broken) for fault in broken_rules({**document, **entries})]
+        of_schema = []
+        for fault in broken_rules({**document, **entries}):
+            match fault.path:
+                case ("entries", int(place), *inner):  # the number in the file instead of the place in ``broken``
+                    fault = Fault(fault.reason, "entries", broken[place], *inner)
+            of_schema.append(fault)
         of_meaning = list(_of_meaning(document, dict(zip(good, rows.entries, strict=False)), broken))
     except TableError as error:
         return [error]
@@ -51,20 +55,13 @@ def check_file(path: Path, contents: bytes | None = None) -> list[TableError]:
     errors = located(path, data, [*of_schema, *more, *written_twice(data)])
     if not broken:
         with suppress(Fault):
-            canonical = canonical_bytes(*decode_header(document), rows.entries)
+            head = decode_header(document)
+            canonical = to_bytes(Table(head.hardware, rows.entries, head.provenance, schema=head.schema))
             if canonical != data:
                 lines = zip_longest(data.split(b"\n"), canonical.split(b"\n"))
                 line = next(number for number, (found, wanted) in enumerate(lines, start=1) if found != wanted)
                 errors.append(TableError("is not in canonical form (fmt writes it so)", path=path, line=line, column=1))
     return sorted(errors, key=lambda error: (error.line or 0, error.column or 0))
-
-
-def _renumbered(fault: Fault, numbers: list[int]) -> Fault:
-    """Return the fault of a row with its number in the file instead of its place in ``numbers``."""
-    match fault.path:
-        case ("entries", int(place), *inner):
-            return Fault(fault.reason, "entries", numbers[place], *inner)
-    return fault
 
 
 def _of_meaning(document: dict[str, Any], good: Mapping[int, Entry], broken: list[int]) -> Iterator[Fault]:

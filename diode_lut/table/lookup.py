@@ -30,8 +30,7 @@ from diode_lut.problem import (
     Problem,
     aligned_columns,
 )
-from diode_lut.table.format import canonical_order, specificity
-from diode_lut.table.row import ABSENT, ANY, Entry, Range, box, coverage, ops_of
+from diode_lut.table.row import ABSENT, ANY, Entry, Range, box, canonical_order, coverage, ops_of, specificity
 
 _Numbers = npt.NDArray[np.intp]
 

@@ -12,13 +12,18 @@ from diode_lut.problem import (
     ATTENTION,
     BATCHED,
     DOMAINS,
+    DTYPES,
+    EPILOGUES,
     GENERATED,
+    LAYOUTS,
     MATMULS,
     MAX_SIZE,
+    NAMED_VARIANTS,
     NO_EPILOGUE,
     NO_VARIANT,
     OF_KERNELS,
     OP_SIZES,
+    OPS,
     SIZE_FIELDS,
     Problem,
 )
@@ -183,6 +188,38 @@ class Coverage(NamedTuple):
 def coverage(entry: Entry) -> Coverage:
     """Return the problems of the row."""
     return Coverage((*entry.kind, entry.n_align), box(entry))
+
+
+_AFTER_ALL = (MAX_SIZE + 1, MAX_SIZE + 1)
+_OPS, _DTYPES, _LAYOUTS, _ALIGNS, _EPILOGUES, _VARIANTS = (
+    {value: place for place, value in enumerate((*domain, None))}
+    for domain in (OPS, DTYPES, LAYOUTS, ALIGNS, EPILOGUES, NAMED_VARIANTS)
+)
+
+
+def canonical_order(entry: Entry) -> tuple[Any, ...]:
+    """Return an entry's sort key: domains in order, sizes upwards, narrow before wide, left out last, then the rest."""
+    op, dtype, layout, align, b, m, n, k, candidates, problems, note, epilogue, variant, *more = entry
+    h, g, v, n_align, *of_kernels = more
+    return (
+        _OPS[op],
+        _DTYPES[dtype],
+        _LAYOUTS[layout],
+        _ALIGNS[align],
+        _EPILOGUES[epilogue],
+        _VARIANTS[variant],
+        *[sizes or _AFTER_ALL for sizes in (b, m, n, k, h, g, v, *of_kernels)],
+        _ALIGNS[n_align],
+        tuple([(config, -1 if gain is None else gain) for config, gain in candidates]),
+        problems or 0,
+        note is not None,
+        note or "",
+    )
+
+
+def specificity(entry: Entry) -> tuple[Any, ...]:
+    """Return the sort key of entries for the same problem. The first answers."""
+    return entry.volume, canonical_order(entry)
 
 
 ANY: Range = (1, MAX_SIZE)

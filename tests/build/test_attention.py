@@ -9,7 +9,7 @@ from rich.console import Console
 from diode_lut.build import build
 from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.decide.sources import TableSource
-from diode_lut.evaluate import AsText, evaluate
+from diode_lut.evaluate import as_columns, evaluate
 from diode_lut.hardware import Hardware
 from diode_lut.measure.problems import read_problems
 from diode_lut.problem import Problem
@@ -143,7 +143,7 @@ def test_gains_are_by_mask_and_score(tmp_path: Path) -> None:
     }
     assert found.against == "aten or default"
     text = io.StringIO()
-    Console(file=text, width=120).print(AsText(found))
+    Console(file=text, width=120).print(as_columns(found))
     lines = text.getvalue().splitlines()
     place = lines.index(next(line for line in lines if line.startswith("by variant")))
     assert [line.split()[:2] for line in lines[place + 1 : place + 6]] == [
