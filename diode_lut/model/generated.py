@@ -84,8 +84,9 @@ _OfTemplate = tuple[int, int, Doubles]
 class _Tried(NamedTuple):
     """The configs that are tried for a way of reading and an r, with all that a ranking needs but the kernel.
 
-    Configs are sorted. ``known`` are features, and ``spans`` those of each config's regression. If there is a
-    regression of forms, it has a last column, which is no config's.
+    Configs are sorted. ``known`` are features, of which the ``_OF_BLOCKS`` first are in the units of each config's
+    regression, and ``spans`` those of the others. If there is a regression of forms, it has a last column, which is no
+    config's.
     """
 
     configs: tuple[Config, ...]
@@ -163,7 +164,9 @@ class KernelModel:
         tried, places = fitting.tried, fitting.places
         losses, of_loops = np.zeros(len(places)), 0.0
         for problem in problems if len(places) else ():
-            of_problem = _rounded_losses(_scaled(features_of(problem, tried.known), tried.spans), tried.parts)
+            features = features_of(problem, tried.known)
+            _scale(features[_OF_BLOCKS:], tried.spans)
+            of_problem = _rounded_losses(features, tried.parts)
             if len(of_problem) > len(tried.configs):
                 of_loops += float(of_problem[-1])
             of_problem = of_problem[places]
@@ -219,7 +222,9 @@ class KernelModel:
             spans.append(widened)
             parts.append((count, count + 1, embedded))
             known = Known(*(np.pad(each, ((0, 0), (0, 1)), constant_values=1) for each in known))
-        return _Tried(tuple(configs), known, np.concatenate(spans, 2), tuple(parts))
+        of_columns = np.concatenate(spans, 2)
+        _scale(known.features[:_OF_BLOCKS], of_columns[:, :_OF_BLOCKS])
+        return _Tried(tuple(configs), known, of_columns[:, _OF_BLOCKS:].copy(), tuple(parts))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that ``from_json`` takes."""
@@ -313,6 +318,7 @@ def known_of(configs: Sequence[Config], r: int, sm_count: int) -> Known:
     return Known(numbers[:3].copy(), features)
 
 
+_OF_BLOCKS = 8  # 1, and the number of features that depend on the config alone and are no bends
 _OF_CONFIGS = 17  # 1, and the number of features that depend on the config
 _COUNTED = slice(8, 17)  # the features that depend on logarithms of counts along x, r and y, or are bends
 _BENDS = slice(10, 15)  # the features that are 0 up to a point, and rise from there
@@ -349,14 +355,13 @@ def _of_problem(problem: Problem) -> list[float]:
     return [log2(x), log2(y), log2(r), log2(loads), log2(rounded_up(r) / r), *variants]
 
 
-def _scaled(columns: Doubles, spans: Doubles) -> Doubles:
-    """Return columns of features in the units of a regression, within its spans."""
+def _scale(columns: Doubles, spans: Doubles) -> None:
+    """Put columns of features in the units of a regression, within its spans."""
     least, most, mean, deviation = spans
-    scaled: Doubles = np.maximum(columns, least)
-    np.minimum(scaled, most, out=scaled)
-    scaled -= mean
-    scaled /= deviation
-    return scaled
+    np.maximum(columns, least, out=columns)
+    np.minimum(columns, most, out=columns)
+    columns -= mean
+    columns /= deviation
 
 
 def _rounded_losses(scaled: Doubles, parts: Sequence[_OfTemplate]) -> Doubles:
