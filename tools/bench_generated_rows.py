@@ -3,11 +3,13 @@
 ``python tools/bench_generated_rows.py --out results.jsonl`` compiles each program several times with and without the
 setting ``generated``, GEMMs by the table in both, and times all compiles in one process: in CUDA graphs, in turns, with
 a cold L2 cache. By default these are the programs that are kept away from what makes rows. ``--table PATH`` adds a
-label for another table. ``--dynamic`` marks the batch as dynamic, compiles with the whole batch, and also times a
-quarter of it with the same kernels. A program that is named several times is compiled in as many processes, and the
-summary says how many codes there are. ``--read results.jsonl`` prints the summary of results and runs nothing.
+label for another table. ``--trace`` says which generated kernels are slower with tables. ``--dynamic`` marks the batch
+as dynamic, compiles with the whole batch, and also times a quarter of it with the same kernels. A program that is named
+several times is compiled in as many processes, and the summary says how many codes there are. ``--read results.jsonl``
+prints the summary of results and runs nothing.
 
-It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time.
+It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time. All processes of a GPU compile side by side,
+and what they time there, Inductor's benchmarks included, takes turns.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from math import exp, log
 from pathlib import Path
@@ -31,6 +33,7 @@ from unittest.mock import patch
 
 WITH, WITHOUT, OTHER = "with", "without", "other"
 ROUNDS = 40
+TRACED = 8  # replays of a graph whose kernels are timed
 
 Record = dict[str, Any]
 
@@ -45,8 +48,9 @@ def main() -> None:
     parser.add_argument("--compiles", type=int, default=2, help="of each label")
     parser.add_argument("--table", type=Path, help="another table, as a third label")
     parser.add_argument("--dynamic", action="store_true", help="the batch may change")
+    parser.add_argument("--trace", action="store_true", help="times of the generated kernels in the graphs")
     parser.add_argument("--workers", type=int, default=5, help="processes for each GPU")
-    parser.add_argument("--share", help=argparse.SUPPRESS)
+    parser.add_argument("--claims", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read is not None:
         summarize([json.loads(line) for line in arguments.read.read_text().splitlines()])
@@ -54,19 +58,19 @@ def main() -> None:
     from modelbench.corpus import KEPT_AWAY
 
     names = arguments.programs.split(",") if arguments.programs else list(KEPT_AWAY)
-    if arguments.share is not None:
-        run_share(names, arguments)
+    if arguments.claims is not None:
+        run_claimed(names, arguments)
         return
     started = time.monotonic()
     query = ["nvidia-smi", "--query-gpu=index,name", "--format=csv,noheader"]
     gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus = [gpu for gpu in gpus if visible == [""] or gpu.partition(",")[0] in visible]
-    children = []
+    children, claims = [], tempfile.mkdtemp()
     for number in range(arguments.workers * len(gpus)):
-        device, share = gpus[number % len(gpus)].partition(",")[0], f"{number}/{arguments.workers * len(gpus)}"
+        device = gpus[number % len(gpus)].partition(",")[0]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        children.append(subprocess.Popen([sys.executable, *sys.argv, "--share", share], env=environment))
+        children.append(subprocess.Popen([sys.executable, *sys.argv, "--claims", claims], env=environment))
     while any(child.poll() is None for child in children) and time.monotonic() < started + arguments.seconds + 20:
         time.sleep(0.2)
     for child in children:
@@ -75,13 +79,16 @@ def main() -> None:
     summarize([json.loads(line) for line in arguments.out.read_text().splitlines()])
 
 
-def run_share(names: list[str], arguments: argparse.Namespace) -> None:
-    """Time every n-th program, until the time is over, and append the records to the results."""
-    number, of = map(int, arguments.share.split("/"))
+def run_claimed(names: list[str], arguments: argparse.Namespace) -> None:
+    """Time the programs that no other process has claimed, until the time is over, and append their records."""
     ends = time.monotonic() + arguments.seconds
-    for name in names[number::of]:
+    for number, name in enumerate(names):
         if time.monotonic() > ends:
             return
+        try:
+            (arguments.claims / str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
         try:
             record = time_program(name, arguments)
         except Exception as error:  # noqa: BLE001 - the next program may run
@@ -90,11 +97,33 @@ def run_share(names: list[str], arguments: argparse.Namespace) -> None:
             file.write(f"{json.dumps(record)}\n")
 
 
+class Turns:
+    """What processes do alone on their GPU. ``waited`` are the seconds that this one waited for others."""
+
+    def __init__(self) -> None:
+        self.waited, self._mine = 0.0, False
+        self._lock = Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+
+    @contextmanager
+    def mine(self) -> Iterator[None]:
+        """While no other process has its turn."""
+        from modelbench.timing import alone
+
+        asked = time.monotonic()
+        with nullcontext() if self._mine else alone(self._lock):
+            self.waited += time.monotonic() - asked
+            inner, self._mine = self._mine, True
+            try:
+                yield
+            finally:
+                self._mine = inner
+
+
 def time_program(name: str, arguments: argparse.Namespace) -> Record:
     """Microseconds of a step, errors against float64, seconds of compiling and benchmarks, by label and compile."""
     import torch
     from modelbench.corpus import build
-    from modelbench.timing import Errors, alone, captured
+    from modelbench.timing import Errors, captured
 
     import diode_lut
     from diode_lut.measure.timing import Bench
@@ -103,7 +132,8 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     if arguments.table is not None:
         settings[OTHER] = {"generated": True, "tables": [str(arguments.table)]}
     record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "codes": {}, "us": {}}
-    kept, graphs = [], []
+    kept, graphs, turns = [], [], Turns()
+    configs: dict[str, Record] = {}
     fewer: list[tuple[str, Any]] = []
     for _ in range(arguments.compiles):
         for label, of_label in settings.items():
@@ -112,15 +142,17 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
             module = torch.compile(workload.module, dynamic=None if arguments.dynamic else False)
             if arguments.dynamic:
                 _mark_batch(workload.inputs)
-            started = time.monotonic()
-            with torch._inductor.utils.fresh_cache(), diode_lut.config.patch(**of_label), _seen() as seen:
+            started, waited = time.monotonic(), turns.waited
+            with torch._inductor.utils.fresh_cache(), diode_lut.config.patch(**of_label), _seen(turns) as seen:
                 workload.step(module)
                 torch.cuda.synchronize()
-                record["seconds"].setdefault(label, []).append(round(time.monotonic() - started, 1))
-                benchmarks, code = seen()
+                seconds = time.monotonic() - started - (turns.waited - waited)
+                record["seconds"].setdefault(label, []).append(round(seconds, 1))
+                benchmarks, code, configs[label] = seen()
                 record["benchmarks"].setdefault(label, []).append(benchmarks)
                 record["codes"].setdefault(label, []).append(code)
-                graphs.append((label, *captured(_step(workload, module), None)))
+                with turns.mine():
+                    graphs.append((label, *captured(_step(workload, module), None)))
                 if arguments.dynamic:
                     quarter = replace(workload, inputs=tuple(map(_quarter, workload.inputs)))
                     again = torch._dynamo.config.patch(error_on_recompile=True)
@@ -128,16 +160,22 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
                         fewer.append((label, captured(_step(quarter, module), None)[0]))
                     kept.append((quarter, module))
             kept.append((workload, module))
-    errors = Errors(build(name, "cuda"))
-    for label, graph, results in graphs:
-        graph.replay()
-        torch.cuda.synchronize()
-        errors.add(label, results)
-    record["errors"] = errors.by_label
-    with alone(Path(tempfile.gettempdir()) / f"generated-rows-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"):
+    with turns.mine():
+        errors = Errors(build(name, "cuda"))
+        for label, graph, results in graphs:
+            graph.replay()
+            torch.cuda.synchronize()
+            errors.add(label, results)
+        record["errors"] = errors.by_label
         rounds = Bench().rounds(
             [*(graph.replay for _, graph, _ in graphs), *(graph.replay for _, graph in fewer)], ROUNDS
         )
+        if arguments.trace:
+            latest = {label: graph for label, graph, _ in graphs}
+            try:
+                record["kernels"] = {label: _traced(graph, configs[label]) for label, graph in latest.items()}
+            except Exception as error:  # noqa: BLE001 - the times are known
+                record["untraced"] = repr(error)[:400]
     times = [round(median(column) / 1000, 2) for column in rounds.T.tolist()]
     for (label, *_), time_of_step in zip(graphs, times, strict=False):
         record["us"].setdefault(label, []).append(time_of_step)
@@ -167,8 +205,9 @@ def _step(workload: Any, module: Any) -> Callable[[], Any]:
 
 
 @contextmanager
-def _seen() -> Iterator[Callable[[], tuple[int, str]]]:
-    """Count the generated kernels that Inductor benchmarks, and digest the code that it writes."""
+def _seen(turns: Turns) -> Iterator[Callable[[], tuple[int, str, Record]]]:
+    """Count the generated kernels that Inductor benchmarks, digest the code that it writes, and find their configs."""
+    from torch._inductor.codecache import PyCodeCache
     from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -177,16 +216,44 @@ def _seen() -> Iterator[Callable[[], tuple[int, str]]]:
 
     def benchmark(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
         benchmarked.append(autotuner)
-        return usual(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
+        with turns.mine():
+            return usual(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def save(code: str) -> None:
         digest.update(re.sub("# (kernel path|AOT ID): .*", "", code).encode())
+
+    def found() -> tuple[int, str, Record]:
+        values = [value for module in PyCodeCache.modules for value in vars(module).values()]
+        kernels = [each for each in values if isinstance(each, CachingAutotuner) and each.launchers]
+        configs = {each.fn.__name__: [dict(each.size_hints or {}), str(each.launchers[0].config)] for each in kernels}
+        return len(benchmarked), digest.hexdigest()[:16], configs
 
     with (
         patch.object(CachingAutotuner, "benchmark_all_configs", benchmark),
         patch.object(GraphLowering, "save_output_code", save),
     ):
-        yield lambda: (len(benchmarked), digest.hexdigest()[:16])
+        yield found
+
+
+def _traced(graph: Any, configs: Record) -> Record:
+    """Of each generated kernel in a graph: launches, microseconds of all, size hints and config; and of all others."""
+    import torch
+    from torch._C._autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(TRACED):
+            graph.replay()
+        torch.cuda.synchronize()
+    events = [each for each in trace.events() if each.device_type == DeviceType.CUDA]
+    events.sort(key=lambda event: event.time_range.start)
+    count = len(events) // TRACED
+    kernels: dict[str, list[float]] = {}
+    for place in range(count):
+        name = events[place].name
+        times = [each.time_range.elapsed_us() for each in events[place::count]]
+        kernels.setdefault(name if name in configs else "others", []).append(median(times))
+    return {name: [len(times), round(sum(times), 2), *configs.get(name, ())] for name, times in kernels.items()}
 
 
 def summarize(records: list[Record]) -> None:
@@ -204,6 +271,8 @@ def summarize(records: list[Record]) -> None:
             + f"  benchmarks {sum(record['benchmarks'][WITHOUT])}, {sum(record['benchmarks'][WITH])}"
             + (f"  a quarter of the batch {_ratio(record, WITH, 'quarter'):.4f}" if "quarter" in record else "")
         )
+        for label in labels if "kernels" in record else ():
+            _print_slower(record["kernels"], label)
     for label in labels:
         ratios = [_ratio(record, label) for record in done]
         print(f"{label}: geometric mean of {len(done)} {exp(fmean(map(log, ratios))):.4f}, greatest {max(ratios):.4f}")
@@ -225,6 +294,21 @@ def summarize(records: list[Record]) -> None:
     for record in records:
         if "failed" in record:
             print(record["program"], record["failed"])
+
+
+def _print_slower(kernels: Record, label: str) -> None:
+    """Print the generated kernels of a graph that take longer than without tables, and the time of all."""
+    named: dict[str, Record] = {
+        of: {re.sub("^triton_[a-z]+_", "", name): about for name, about in kernels[of].items()}
+        for of in (WITHOUT, label)
+    }
+    sums = [sum(about[1] for name, about in named[of].items() if name != "others") for of in (WITHOUT, label)]
+    others = [named[of].get("others", [0, 0.0])[1] for of in (WITHOUT, label)]
+    print(f"    {label}: generated {sums[0]:.1f} -> {sums[1]:.1f} us, others {others[0]:.1f} -> {others[1]:.1f}")
+    for name, (calls, us, *about) in named[label].items():
+        before = named[WITHOUT].get(name)
+        if name != "others" and before and us > before[1] * 1.02 + 0.2:
+            print(f"    {label}: {name[:70]} x {calls}: {before[1]:.1f} -> {us:.1f} us, {before[2:]} -> {about}")
 
 
 def _ratio(record: Record, label: str, size: str = "us") -> float:

@@ -293,7 +293,11 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
         "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
         "generated-persistent": ("_fixed", Without("allowed"), GENERATED + "test_persistent_reductions_are_off"),
-        "generated-form": ("_fixed", Without("changes_form"), GENERATED + "test_several_reductions_keep_the_form"),
+        "generated-form": (
+            "fixed_arguments",
+            Without("changes_form"),
+            GENERATED + "test_several_reductions_keep_the_form",
+        ),
         "generated-tiles": ("_values", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-grid": (

@@ -86,7 +86,10 @@ def fixed_arguments(
         return {}
     form = _form_of(features) if decision.configs else None
     for config in decision.configs:
-        values = _fixed(config, decision, features, name, form)
+        changes_form = form is not None and KEEPS_R.get(config.template, form) != form
+        if changes_form:
+            continue
+        values = _fixed(config, decision, features, name)
         if values is not None:
             now.record_generated(decision, config)
             keeps_r = KEEPS_R.get(config.template)
@@ -230,7 +233,8 @@ def _why_left(
         return f"Inductor decides about {', '.join(sorted(decided))}"
     if context.setting:
         return f"Inductor's setting {context.setting} decides"
-    for node in features.scheduler_nodes():
+    nodes = features.scheduler_nodes()
+    for node in nodes:
         patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
         if patches:
             return f"Inductor sets {', '.join(sorted(patches))} for it"
@@ -241,7 +245,7 @@ def _why_left(
         return f"it has the dimensions {', '.join(sorted(name for name, numel in tiling.items() if numel != 1))}"
     if features.select_index_dtype() != torch.int32:
         return "it indexes with 64 bits"
-    moved = [node.read_writes for node in features.scheduler_nodes()]
+    moved = [node.read_writes for node in nodes]
     written = [dep for each in moved for dep in each.writes]
     is_flat = "y" not in tiling and not features.is_reduction()
     if not is_flat and any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written):
@@ -275,19 +279,12 @@ def _form_of(features: Any) -> bool | None:
     return bool(V.choices.should_use_persistent_reduction(features, False))
 
 
-def _fixed(config: Config, decision: Decision, features: Any, device: str, form: bool | None) -> dict[str, int] | None:
-    """Return the values of a config by Inductor's names, or None if it cannot run.
-
-    Warn if the config is the user's, unless it would change the ``form`` of a kernel with several reductions.
-    """
+def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
+    """Return the values of a config by Inductor's names, or None if it cannot run. Warn if the config is the user's."""
     if config == DEFAULT:
         return {}
-    keeps_r = KEEPS_R.get(config.template, False)
-    changes_form = form is not None and keeps_r != form
-    if changes_form:
-        return None
     arch = architecture(decision.hardware.arch)
-    allowed = not keeps_r or inductor_config.triton.persistent_reductions
+    allowed = not KEEPS_R.get(config.template, False) or inductor_config.triton.persistent_reductions
     try:
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")

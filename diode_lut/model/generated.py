@@ -84,18 +84,30 @@ _OfTemplate = tuple[int, int, Doubles]
 class _Tried(NamedTuple):
     """The configs that are tried for a way of reading and an r, with all that a ranking needs but the kernel.
 
-    ``known`` are features, and ``spans`` those of each config's regression. ``order`` are the configs' places in sorted
-    order, and ``loops`` says of each whether it loops. ``forms`` are the spans and the matrix of the regression of
-    forms, or None.
+    Configs are sorted. ``known`` are features, of which the ``_OF_BLOCKS`` first are in the units of each config's
+    regression, and ``spans`` those of the others. If there is a regression of forms, it has a last column, which is no
+    config's.
     """
 
     configs: tuple[Config, ...]
     known: Known
     spans: Doubles
     parts: tuple[_OfTemplate, ...]
-    order: npt.NDArray[np.intp]
+
+
+class _Fitting(NamedTuple):
+    """The configs of ``tried`` whose blocks are no longer than a kernel's x and y, rounded.
+
+    Of each config there are its place among those tried, itself, the place of its template in ``starts``, and whether
+    it loops. ``starts`` has the place of each template's first config here.
+    """
+
+    tried: _Tried
+    places: npt.NDArray[np.intp]
+    configs: npt.NDArray[np.object_]
+    starts: npt.NDArray[np.intp]
+    templates: npt.NDArray[np.intp]
     loops: npt.NDArray[np.bool_]
-    forms: tuple[Doubles, Doubles] | None
 
 
 class KernelModel:
@@ -106,6 +118,7 @@ class KernelModel:
         self._sm_count, self._architecture = hardware.sm_count, architecture(hardware.arch)
         self.ranked = lru_cache(_REMEMBERED)(self._ranked)
         self._tried = lru_cache(_REMEMBERED)(self._find_tried)
+        self._fitting = lru_cache(_REMEMBERED)(self._find_fitting)
 
     def ranked_over(self, problem: Problem, low: int, high: int) -> tuple[Config, ...]:
         """Return the configs for a kernel whose x may change from ``low`` to ``high``, the least sum of losses first.
@@ -126,65 +139,70 @@ class KernelModel:
         Of several problems, which differ in x alone, all count. Of a reduction, all configs of the form that is
         expected to be faster come first.
         """
-        tried = self._tried(reading_of(problems[0]), rounded_up(problems[0].r))
-        if not tried.configs:
-            return ()
-        places, losses = self._losses(tried, problems)
-        loops = False
-        if tried.forms is not None:
-            spans, matrix = tried.forms
-            columns = np.array([[1.0, *_of_problem(problem)] for problem in problems]).T
-            loops = sum(_rounded_losses(_scaled(columns, spans), [(0, len(problems), matrix)]).tolist()) < 0
-        late = tried.loops[places] != loops
-        ranking = places[np.lexsort((tried.order[places], losses, late))]
-        return tuple(map(tried.configs.__getitem__, ranking.tolist()))
+        fitting, losses, of_loops = self._losses(problems)
+        late = fitting.loops != (of_loops < 0)
+        ranking: list[Config] = fitting.configs[np.lexsort((losses, late))].tolist()
+        return tuple(ranking)
 
     def losses(self, problem: Problem) -> dict[Config, float]:
         """Return the expected loss of each config, tried for kernels alike, to the best of its template."""
-        tried = self._tried(reading_of(problem), rounded_up(problem.r))
-        places, losses = self._losses(tried, (problem,))
-        return {tried.configs[place]: loss for place, loss in zip(places.tolist(), losses.tolist(), strict=True)}
+        fitting, losses, _ = self._losses((problem,))
+        return dict(zip(fitting.configs.tolist(), losses.tolist(), strict=True))
 
-    def _losses(self, tried: _Tried, problems: Sequence[Problem]) -> tuple[npt.NDArray[np.intp], Doubles]:
-        """Return the places of the configs whose blocks fit, and their losses to the best of their template.
+    def _losses(self, problems: Sequence[Problem]) -> tuple[_Fitting, Doubles, float]:
+        """Return the configs whose blocks fit, their losses to the best of their template, and that of loops.
 
         Of several problems, a loss is the sum. The largest counts once, and smaller ones less, because they take less
         time: by the square root of x, or the fourth root for loops. Held-out kernels with a config for all x then take
         1.119 (looped), 1.042 (persistent) and 1.024 (pointwise) times as long in sum as with the best. With equal
         weights they take 1.132, 1.058 and 1.043, and with the square root for loops, those of few rows lose twice as
-        much.
+        much. The loss of loops is to the form that keeps all of r.
         """
-        largest = max(problems, key=lambda problem: problem.x)
-        losses = np.zeros(len(tried.configs))
-        for problem in problems:
-            scaled = _scaled(features_of(problem, tried.known, self._sm_count), tried.spans)
-            of_problem = _rounded_losses(scaled, tried.parts)
-            if problem.x != largest.x:
+        largest = problems[0] if len(problems) == 1 else max(problems, key=lambda problem: problem.x)
+        sizes = map(rounded_up, (largest.r, largest.x, largest.y))
+        fitting = self._fitting(reading_of(largest), *sizes)
+        tried, places = fitting.tried, fitting.places
+        losses, of_loops = np.zeros(len(places)), 0.0
+        for problem in problems if len(places) else ():
+            features = features_of(problem, tried.known)
+            _scale(features[_OF_BLOCKS:], tried.spans)
+            of_problem = _rounded_losses(features, tried.parts)
+            if len(of_problem) > len(tried.configs):
+                of_loops += float(of_problem[-1])
+            of_problem = of_problem[places]
+            if problem is not largest:
                 weight = sqrt(problem.x / largest.x)
-                of_problem *= np.where(tried.loops, sqrt(weight), weight)
+                of_problem *= np.where(fitting.loops, sqrt(weight), weight)
             losses += of_problem
-        x, _, y, _ = tried.known.blocks
-        fits = (x <= rounded_up(largest.x)) & (y <= rounded_up(largest.y))
-        for start, stop, _ in tried.parts:
-            losses[start:stop] -= losses[start:stop].min(initial=np.inf, where=fits[start:stop])
-        places = fits.nonzero()[0]
-        return places, losses[places]
+        losses -= np.minimum.reduceat(losses, fitting.starts)[fitting.templates]
+        return fitting, losses, of_loops
+
+    def _find_fitting(self, reading: str, r: int, x: int, y: int) -> _Fitting:
+        """Return the configs tried for an r that fit x and y, all rounded."""
+        tried = self._tried(reading, r)
+        count = len(tried.configs)
+        blocks_x, _, blocks_y = tried.known.blocks[:, :count]
+        places = ((blocks_x <= x) & (blocks_y <= y)).nonzero()[0]
+        configs = np.fromiter(tried.configs, np.object_, count)
+        _, starts, templates = np.unique([each.template for each in configs[places]], True, True)
+        loops = np.array([*map(_loops, configs[places])], np.bool_)
+        return _Fitting(tried, places, configs[places], starts, templates, loops)
 
     def _find_tried(self, reading: str, r: int) -> _Tried:
         """Return the configs that run with an r, rounded, and with no block longer than it."""
         configs: list[Config] = []
         spans, parts, forms = [np.ones((4, 1, 0))], list[_OfTemplate](), None
-        for part in self.regressions:
+        for part in sorted(self.regressions, key=lambda each: each.template):
             if part.reading != reading:
                 continue
             if not part.template:
-                forms = part.for_columns(1)
+                forms = part
                 continue
             alike = Problem.generated("reduction", "inner" if reading == "inner" else "outer", x=1, r=min(r, MAX_SIZE))
             nearest = min(part.tried, key=lambda each: (abs(each.bit_length() - r.bit_length()), each))
             runnable = [
                 config
-                for config in part.tried[nearest]
+                for config in sorted(part.tried[nearest])
                 if config.kernel.suits(config.params, alike, self._architecture)
                 and config.tunables.get("block_r", r) <= r
             ]
@@ -194,11 +212,19 @@ class KernelModel:
             spans = [*(spans if configs else ()), of_each]
             parts.append((len(configs), len(configs) + len(runnable), matrix))
             configs += runnable
-        order = np.empty(len(configs), np.intp)
-        order[sorted(range(len(configs)), key=configs.__getitem__)] = np.arange(len(configs))
-        loops = np.array([*map(_loops, configs)], np.bool_)
-        known = known_of(configs, r)
-        return _Tried(tuple(configs), known, np.concatenate(spans, 2), tuple(parts), order, loops, forms)
+        known, count = known_of(configs, r, self._sm_count), len(configs)
+        if forms is not None and configs:
+            of_forms, matrix = forms.for_columns(1)
+            about = [0, *range(_OF_CONFIGS, spans[0].shape[1])]  # the rows that it is about; all others become 0
+            widened, embedded = np.zeros((4, spans[0].shape[1], 1)), np.zeros((spans[0].shape[1],) * 2)
+            widened[3], widened[:, about] = 1, of_forms
+            embedded[np.ix_(about, about)] = matrix
+            spans.append(widened)
+            parts.append((count, count + 1, embedded))
+            known = Known(*(np.pad(each, ((0, 0), (0, 1)), constant_values=1) for each in known))
+        of_columns = np.concatenate(spans, 2)
+        _scale(known.features[:_OF_BLOCKS], of_columns[:, :_OF_BLOCKS])
+        return _Tried(tuple(configs), known, of_columns[:, _OF_BLOCKS:].copy(), tuple(parts))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that ``from_json`` takes."""
@@ -250,7 +276,8 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
         for template in {config.template for config in plain}:
             configs = [config for config in plain if config.template == template]
             taken = np.array([times[config] for config in configs])
-            features = features_of(problem, known_of(configs, rounded_up(problem.r)), hardware.sm_count)[1:].T
+            known = known_of(configs, rounded_up(problem.r), hardware.sm_count)
+            features = features_of(problem, known)[1:].T
             losses[template, reading].append((features, np.log(taken / taken.min()).clip(max=MAX_LOSS)))
             tried[template, reading][rounded_up(problem.r)].update(configs)
             bests[_loops(configs[0])] = float(taken.min())
@@ -267,53 +294,58 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
 class Known(NamedTuple):
     """All about configs' features that does not depend on the kernel, a column for each config.
 
-    ``blocks`` has elements along x, r and y, and warps. ``features`` has 1 and the features, without the kernel's.
+    ``blocks`` has elements along x, r and y. ``features`` has 1 and the features, without the kernel's, and of those
+    that depend on the kernel, terms to which its part is added.
     """
 
     blocks: Doubles
     features: Doubles
 
 
-def known_of(configs: Sequence[Config], r: int) -> Known:
+def known_of(configs: Sequence[Config], r: int, sm_count: int) -> Known:
     """Return all about the features of configs that does not depend on the kernel. All of a kept r is a step."""
     values = [config.kernel.values(config.params) for config in configs]
     rows = [(each["block_x"], each.get("block_r", r), each.get("block_y") or 1, each["num_warps"]) for each in values]
-    blocks = np.array(rows, np.float64).reshape(-1, 4).T.copy()
-    x, step, y, warps = blocks
-    features = np.ones((_OF_CONFIGS, len(configs)))
-    features[1:7] = np.log2((x, y, step, warps, x * y * step, np.minimum(x, y)))
-    of_thread = np.log2(x * y * step / warps / 32)
-    features[7] = of_thread
-    features[12:14] = np.maximum((of_thread - 2, of_thread - 4), 0)
-    return Known(blocks, features)
+    numbers = np.array(rows, np.float64).reshape(-1, 4).T
+    x, step, y, warps = numbers
+    of_thread, at_a_time = np.log2(x * y * step / warps / 32), np.log2(warps / (_RESIDENT_WARPS * sm_count))
+    features = np.zeros((_OF_CONFIGS, len(configs)))
+    features[0] = 1
+    features[1:8] = *np.log2((x, y, step, warps, x * y * step, np.minimum(x, y))), of_thread
+    features[8], features[10], features[11] = at_a_time, at_a_time, at_a_time + 3
+    features[12:15] = of_thread - 2, of_thread - 4, np.full_like(x, -0.5)
+    features[15:17] = np.log2((x, step))
+    return Known(numbers[:3].copy(), features)
 
 
+_OF_BLOCKS = 8  # 1, and the number of features that depend on the config alone and are no bends
 _OF_CONFIGS = 17  # 1, and the number of features that depend on the config
-_BEND_AT = np.array([[0.0], [-3.0]])  # the programs that an SM has at a time from which two bends rise
+_COUNTED = slice(8, 17)  # the features that depend on logarithms of counts along x, r and y, or are bends
+_BENDS = slice(10, 15)  # the features that are 0 up to a point, and rise from there
+_OF_COUNTS = np.array(
+    [[1, 0, 1], [0, 1, 0], [1, 0, 1], [1, 0, 1], [0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]], np.float64
+)
+"""How often the logarithm of each count is in each of these features."""
 
 
-def features_of(problem: Problem, known: Known, sm_count: int) -> Doubles:
+def features_of(problem: Problem, known: Known) -> Doubles:
     """Return 1 and the features of a kernel with each config, a column each. Sizes and counts are logarithms to base 2.
 
     The features are: elements along x, along y, and of a step, warps, elements of a block, the lesser of x and y,
-    elements of a thread, programs that an SM has at a time, steps, five bends of these, elements computed in vain, and
-    those of the kernel.
+    elements of a thread, programs that an SM has at a time, steps, five bends of these, elements computed in vain along
+    x and r, and those of the kernel.
     """
-    sizes, of_kernel = np.array([[problem.x], [problem.r], [problem.y]], np.float64), _of_problem(problem)
-    counts = np.ceil(sizes / known.blocks[:3])
-    raw = np.empty((4, counts.shape[1]))
-    np.multiply(counts[0] * counts[2], known.blocks[3], out=raw[0])
-    raw[0] /= _RESIDENT_WARPS * sm_count
-    raw[1] = counts[1]
-    np.multiply(counts[:2], known.blocks[:2], out=raw[2:])
-    raw[2:] /= sizes[:2]
+    of_kernel = np.array(_of_problem(problem))
+    sizes = np.array((problem.x, problem.r, problem.y), np.float64)
+    counts = sizes[:, None] / known.blocks
+    np.ceil(counts, out=counts)
+    np.log2(counts, out=counts)
     features: Doubles = np.empty((_OF_CONFIGS + len(of_kernel), counts.shape[1]))
     features[:_OF_CONFIGS] = known.features
-    np.log2(raw[:2], out=features[8:10])
-    np.log2(raw[2:], out=features[15:17])
-    np.maximum(features[8] - _BEND_AT, 0, out=features[10:12])
-    np.maximum(features[9] - 0.5, 0, out=features[14])
-    features[_OF_CONFIGS:] = np.array(of_kernel)[:, None]
+    features[_OF_CONFIGS:] = of_kernel[:, None]
+    features[_COUNTED] += _OF_COUNTS @ counts
+    features[15:17] -= of_kernel[:3:2, None]  # the kernel's x and r
+    np.maximum(features[_BENDS], 0, out=features[_BENDS])
     return features
 
 
@@ -323,14 +355,13 @@ def _of_problem(problem: Problem) -> list[float]:
     return [log2(x), log2(y), log2(r), log2(loads), log2(rounded_up(r) / r), *variants]
 
 
-def _scaled(columns: Doubles, spans: Doubles) -> Doubles:
-    """Return columns of features in the units of a regression, within its spans."""
+def _scale(columns: Doubles, spans: Doubles) -> None:
+    """Put columns of features in the units of a regression, within its spans."""
     least, most, mean, deviation = spans
-    scaled: Doubles = np.maximum(columns, least)
-    np.minimum(scaled, most, out=scaled)
-    scaled -= mean
-    scaled /= deviation
-    return scaled
+    np.maximum(columns, least, out=columns)
+    np.minimum(columns, most, out=columns)
+    columns -= mean
+    columns /= deviation
 
 
 def _rounded_losses(scaled: Doubles, parts: Sequence[_OfTemplate]) -> Doubles:
