@@ -2,8 +2,9 @@
 
 Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
 first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
-While both engines of a pair run, they take turns with measurements of the throughput. Results are appended to
-``--out``, a JSON line for each pair; run again, it goes on with the others. ``--table`` prints them.
+For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
+measured on their GPUs. Results are appended to ``--out``, a JSON line for each pair; run again, it goes on with the
+others. ``--table`` prints them.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """
@@ -23,11 +24,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from select import select
 from statistics import median
+from threading import Condition
 from typing import Any
 
 from modelbench.real_turns import ERROR, answered
@@ -86,6 +88,7 @@ class Benchmark:
             if any(self._is_open(model, number, start) for start in STARTS)
         ]
         self._durations: dict[str, float] = {}
+        self._gate = _Gate()
 
     def _is_open(self, model: str, number: int, start: str) -> bool:
         return (model, self.options.tensor_parallel, number, start) not in self._done
@@ -110,20 +113,22 @@ class Benchmark:
             model, number = self._todo.pop(0)
             home = self.options.caches / f"{model}-{self.options.tensor_parallel}-{number}"
             shutil.rmtree(home, ignore_errors=True)
-            for start in STARTS:
-                if self.left() < self._durations.get(start, 60.0) * 1.15:
-                    return 3
-                begin = time.monotonic()
-                record = self._pair(gpus, home, model, number, start)
-                if record is None:
-                    return 3
-                self._durations[start] = max(self._durations.get(start, 0.0), time.monotonic() - begin)
-                append(self.out, record)
-                print(_line_of(record), flush=True)
-                if "failed" in record:
-                    failed = 1
-                    break
-            shutil.rmtree(home, ignore_errors=True)
+            with self._gate.starting():
+                for start in STARTS:
+                    if self.left() < self._durations.get(start, 60.0) * 1.15:
+                        return 3
+                    begin = time.monotonic()
+                    record = self._pair(gpus, home, model, number, start)
+                    if record is None:
+                        return 3
+                    self._durations[start] = max(self._durations.get(start, 0.0), time.monotonic() - begin)
+                    append(self.out, record)
+                    print(_line_of(record), flush=True)
+                    if "failed" in record:
+                        failed = 1
+                        break  # its logs stay
+                else:
+                    shutil.rmtree(home, ignore_errors=True)
         return failed
 
     def _pair(self, gpus: Sequence[str], home: Path, model: str, number: int, start: str) -> Record | None:
@@ -132,14 +137,20 @@ class Benchmark:
         width = self.options.tensor_parallel
         record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start, "first": ways[0]}
         engines: dict[str, _Engine] = {}
+        checked: dict[str, dict[str, Any]] = {}
+        measures = number < self.options.throughput_pairs and start == STARTS[-1]
         try:
             for way in ways:
                 engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
                 record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
                 record[way]["compile_s"] = engines[way].compile_s()
-            record["apart"] = _apart(*(engines[way].ask(f"check {CHECKED}", 60.0) for way in (WITHOUT, WITH)))
-            if number < self.options.throughput_pairs and start == STARTS[-1]:
-                record["seconds"] = dict(self._turns(engines, ways))
+                checked[way] = engines[way].ask(f"check {CHECKED}", 60.0)
+                if not measures:
+                    engines.pop(way).end()  # the other way finds the GPU as this one did
+            record["apart"] = _apart(checked[WITHOUT], checked[WITH])
+            if measures:
+                with self._gate.measuring(gpus, self.left()):
+                    record["seconds"] = dict(self._turns(engines, ways))
         except TimeoutError:
             if self.left() < 10:
                 return None
@@ -168,6 +179,46 @@ class Benchmark:
                         seconds[way].append(round(taken, 6))
             if all(seconds.values()):
                 yield task, seconds
+
+
+class _Gate:
+    """Lets pairs start, or some of them be measured, one on each GPU; those that wait to be measured come first."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._starting = self._measuring = 0
+        self._taken: set[str] = set()
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Wait until no pair is measured or waits for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._measuring)
+            self._starting += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._starting -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def measuring(self, gpus: Sequence[str], seconds: float) -> Iterator[None]:
+        """Within ``starting``: wait until no other pair starts, nor is measured on these GPUs, or the time is up."""
+        with self._changed:
+            self._starting -= 1
+            self._measuring += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._starting and self._taken.isdisjoint(gpus), seconds)
+            self._taken |= {*gpus}
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= {*gpus}
+                self._measuring -= 1
+                self._starting += 1
+                self._changed.notify_all()
 
 
 _ARGUMENTS = {"max_model_len": 4352, "enable_prefix_caching": False, "gpu_memory_utilization": 0.42}
