@@ -4,7 +4,7 @@ Engines are started in pairs, one after the other, in fresh processes: one with 
 first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
 For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
 measured on their GPUs. Results are appended to ``--out``, a JSON line for each pair; run again, it goes on with the
-others. ``--table`` prints them.
+others. ``--table`` prints them, ``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """
@@ -21,7 +21,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -32,19 +31,15 @@ from statistics import median
 from threading import Condition
 from typing import Any
 
-from modelbench.real_turns import ERROR, answered
+from modelbench.real_turns import answered
 from modelbench.records import Record, append, read
 from modelbench.scheduling import ROOT
-from modelbench.vllm_start import DECODED, MODELS
+from modelbench.vllm_start import MODELS
+from modelbench.vllm_table import STARTS, TASKS, WARM, WITH, WITHOUT, draw, markdown
 
-from diode_lut.programs.times import change_of
 from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
 
 PLUGIN = "diode_lut"
-WITHOUT, WITH = "without", "with"
-STARTS = ("cold", "warm")
-SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
-TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
 CHECKED = 8  # sequences whose greedy tokens are compared
 LONGEST_START_S = 300.0
 
@@ -64,9 +59,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next run continues")
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-vllm"), help="for caches and logs")
     parser.add_argument("--table", action="store_true", help="print a table of the results")
+    parser.add_argument("--draw", type=Path, metavar="SVG", help="draw the results")
     options = parser.parse_args()
-    if options.table:
-        print(markdown([*read(options.out)]))
+    if options.table or options.draw:
+        records = [*read(options.out)]
+        if options.table:
+            print(markdown(records))
+        if options.draw:
+            options.draw.write_text(draw(records), encoding="utf-8")
         return
     if PLUGIN not in {point.name for point in entry_points(group="vllm.general_plugins")}:
         sys.exit("diode_lut is not installed: vLLM would not find its plugin")
@@ -88,7 +88,7 @@ class Benchmark:
             if any(self._is_open(model, number, start) for start in STARTS)
         ]
         self._durations: dict[str, float] = {}
-        self._gate = _Gate()
+        self._gate = Gate()
 
     def _is_open(self, model: str, number: int, start: str) -> bool:
         return (model, self.options.tensor_parallel, number, start) not in self._done
@@ -138,7 +138,7 @@ class Benchmark:
         record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start, "first": ways[0]}
         engines: dict[str, _Engine] = {}
         checked: dict[str, dict[str, Any]] = {}
-        measures = number < self.options.throughput_pairs and start == STARTS[-1]
+        measures = number < self.options.throughput_pairs and start == WARM
         try:
             for way in ways:
                 engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
@@ -181,7 +181,7 @@ class Benchmark:
                 yield task, seconds
 
 
-class _Gate:
+class Gate:
     """Lets pairs start, or some of them be measured, one on each GPU; those that wait to be measured come first."""
 
     def __init__(self) -> None:
@@ -346,64 +346,6 @@ def _line_of(record: Record) -> str:
     for task, seconds in record.get("seconds", {}).items():
         parts.append(f"{task} {median(seconds[WITHOUT]) / median(seconds[WITH]):.3f}")
     return f"{name}: {'; '.join(parts)}; {record['apart']}; {record.get('answered')}"
-
-
-def markdown(records: Sequence[Record]) -> str:
-    """Return a table of start-up times, and one of throughput, for each model and GPU.
-
-    Ratios of starts are geometric means over the pairs, with their 95 % intervals.
-    """
-    groups: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if "failed" not in record:
-            width = record["tensor_parallel"]
-            where = f"{width} x " * (width > 1) + record[WITH]["device_name"]
-            groups[f"{where} | {record['model']}"].append(record)
-    lines = [
-        "| GPU | model | start | starts | seconds without | with | with / without | torch.compile without | with |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, found in groups.items():
-        for start in STARTS:
-            if pairs := [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]:
-                without, armed = ([each["start_s"] for each in way] for way in zip(*pairs, strict=True))
-                compiles = [
-                    [each["compile_s"] for each in way if each.get("compile_s")] for way in zip(*pairs, strict=True)
-                ]
-                cells = [f"{median(without):.1f}", f"{median(armed):.1f}", _slower(without, armed)]
-                cells += [f"{median(seconds):.1f}" if seconds else "" for seconds in compiles]
-                lines.append(f"| {name} | {start} | {len(pairs)} | {' | '.join(cells)} |")
-    lines += ["", "| GPU | model | " + " | ".join(TASKS) + " | same tokens | largest difference of log-probabilities |"]
-    lines.append("|---" * (len(TASKS) + 4) + "|")
-    for name, found in groups.items():
-        throughput = [
-            _cell(task, [each["seconds"][task] for each in found if task in each.get("seconds", {})]) for task in TASKS
-        ]
-        same, tokens = (sum(each["apart"][field] for each in found) for field in ("same", "tokens"))
-        largest = max(each["apart"]["logprobs"] for each in found)
-        lines.append(f"| {name} | {' | '.join(throughput)} | {same} of {tokens} | {largest:.3f} |")
-    return "\n".join(lines)
-
-
-def _slower(without: Sequence[float], armed: Sequence[float]) -> str:
-    """The ratio of pairs of times, with its interval if there are enough."""
-    if len(without) == 1:
-        return f"{armed[0] / without[0]:.3f}"
-    change = change_of(armed, without, error=ERROR)
-    return f"{change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
-
-
-def _cell(task: str, pairs: Sequence[dict[str, list[float]]]) -> str:
-    """Tokens per second without the plugin, and the speed-up with it."""
-    if not pairs:
-        return ""
-    word, count = task.split()
-    tokens = int(count) * (DECODED if word == "decode" else 1)
-    without, armed = ([seconds for pair in pairs for seconds in pair[way]] for way in (WITHOUT, WITH))
-    if len(without) == 1:
-        return f"{tokens / without[0]:,.0f}, {without[0] / armed[0]:.3f}"
-    change = change_of(without, armed, error=ERROR)
-    return f"{tokens / median(without):,.0f}, {change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
 
 
 if __name__ == "__main__":

@@ -138,20 +138,20 @@ def draw(records: Sequence[Record]) -> str:
     for where, known in devices.items():
         known = sorted(known, key=lambda record: -_gains(record)[0])
         title = f"Speed of the kernels on {where.split(',')[0]}, default mode = 1; lines are intervals"
-        lines.append(_text(FIRST - GAP, top + 22, title, ' font-weight="600" text-anchor="end"'))
-        lines.append(_text(FIRST, top + 22, "First call, default mode = 1", ' font-weight="600"'))
+        lines.append(text(FIRST - GAP, top + 22, title, ' font-weight="600" text-anchor="end"'))
+        lines.append(text(FIRST, top + 22, "First call, default mode = 1", ' font-weight="600"'))
         first = top + 40
         for number, record in enumerate(known):
             gain, low, high = gpu_gain(record) or record["speedups"][DIODE_LUT]
             ends = (gain, gain) if math.isnan(low) else (low, high)
             y = first + step * number
-            lines += _bar(record["about"], gain, *ends, y=y)
+            lines += bar(record["about"], gain, *ends, y=y)
             lines += _bar_of_first(_first_ratio(record), y=y)
         y = first + step * len(known)
         mean = geometric_mean([_gains(record)[0] for record in known])
-        lines += [*_bar("geometric mean", mean, mean, mean, y=y), *_bar_of_first(_first_mean(known), y=y)]
+        lines += [*bar("geometric mean", mean, mean, mean, y=y), *_bar_of_first(_first_mean(known), y=y)]
         top = first + step * (len(known) + 1) + SPACE
-        for x in (_at(1.0), _at_first(1.0)):
+        for x in (at(1.0), _at_first(1.0)):
             place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{first - 6}" y2="{top - SPACE}"'
             lines.append(f'<line {place} stroke="{GREY}" stroke-dasharray="3 2"/>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}"'
@@ -159,7 +159,8 @@ def draw(records: Sequence[Record]) -> str:
     return "\n".join([f'{head} font-family="system-ui, sans-serif" font-size="11">', back, *lines, "</svg>", ""])
 
 
-def _at(value: float) -> float:
+def at(value: float) -> float:
+    """Where a speed is on the picture's axis."""
     return NAMES + PANEL * (min(max(value, LEAST), MOST) - LEAST) / (MOST - LEAST)
 
 
@@ -167,18 +168,19 @@ def _at_first(value: float) -> float:
     return FIRST + PANEL * (min(max(value, SHORTEST), LONGEST) - SHORTEST) / (LONGEST - SHORTEST)
 
 
-def _bar(name: str, gain: float, low: float, high: float, *, y: float) -> Iterator[str]:
+def bar(name: str, gain: float, low: float, high: float, *, y: float) -> Iterator[str]:
+    """A name, a bar from 1 to the speed, the line of its interval, and the speed as a number."""
     middle = y + BAR / 2
-    yield _text(NAMES - 10, y + BAR - 2, name, ' text-anchor="end"')
-    yield _rectangle(_at(1.0), _at(gain), y, COLOURS[3] if low > 1 else COLOURS[0] if high < 1 else COLOURS[2])
-    yield f'<line x1="{_at(low):.1f}" x2="{_at(high):.1f}" y1="{middle}" y2="{middle}" stroke="{INK}"/>'
-    yield _text(max(_at(high), _at(1.0)) + 6, y + BAR - 2, f"{gain:.2f}\u00d7")
+    yield text(NAMES - 10, y + BAR - 2, name, ' text-anchor="end"')
+    yield _rectangle(at(1.0), at(gain), y, COLOURS[3] if low > 1 else COLOURS[0] if high < 1 else COLOURS[2])
+    yield f'<line x1="{at(low):.1f}" x2="{at(high):.1f}" y1="{middle}" y2="{middle}" stroke="{INK}"/>'
+    yield text(max(at(high), at(1.0)) + 6, y + BAR - 2, f"{gain:.2f}\u00d7")
 
 
 def _bar_of_first(ratio: float | None, *, y: float) -> Iterator[str]:
     if ratio is not None:
         yield _rectangle(_at_first(1.0), _at_first(ratio), y, COLOURS[2])
-        yield _text(_at_first(max(ratio, 1.0)) + 6, y + BAR - 2, f"{ratio:.2f}")
+        yield text(_at_first(max(ratio, 1.0)) + 6, y + BAR - 2, f"{ratio:.2f}")
 
 
 def _rectangle(one: float, other: float, y: float, colour: str) -> str:
@@ -186,5 +188,6 @@ def _rectangle(one: float, other: float, y: float, colour: str) -> str:
     return f'<rect x="{begin:.1f}" y="{y}" width="{max(end - begin, 1):.1f}" height="{BAR}" fill="{colour}"/>'
 
 
-def _text(x: float, y: float, content: str, more: str = "") -> str:
+def text(x: float, y: float, content: str, more: str = "") -> str:
+    """A text at a place, with more attributes."""
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{INK}"{more}>{escape(content)}</text>'
