@@ -19,8 +19,17 @@ def record(start: str = WARM, taken: tuple[float, float] = (20.0, 21.0), **field
         way: {"start_s": each, "device_name": "a GPU", "compile_s": each / 4}
         for way, each in zip((WITHOUT, WITH), taken, strict=True)
     }
+    answered = {"device": 6, "model": 2, "generated": 7}
     apart = {"same": 60, "tokens": 64, "logprobs": 0.01}
-    return {"model": "<llama>", "tensor_parallel": 1, "start": start, **ways, "apart": apart, **fields}
+    return {
+        "model": "<llama>",
+        "tensor_parallel": 1,
+        "start": start,
+        **ways,
+        "apart": apart,
+        "answered": answered,
+        **fields,
+    }
 
 
 def test_nothing_starts_while_a_pair_is_measured() -> None:
@@ -60,7 +69,7 @@ def test_starts_and_throughput_are_shown() -> None:
     assert "| a GPU | <llama> | empty | 1 | 40.0 | 38.0 | 0.950 | 10.0 | 9.5 |" in page
     assert "| a GPU | <llama> | filled | 2 | 20.0 | 21.0 | 1.050 (1.050 to 1.050) | 5.0 | 5.2 |" in page
     assert "| a GPU | <llama> |  | 512, 2.000 (2.000 to 2.000) |" in page
-    assert "| a GPU | <llama> | 180 of 192 | 0.010 |" in page
+    assert "| a GPU | <llama> | 180 of 192 | 0.010 | 6 / 2 / 0 | 7 / 0 |" in page
     texts = {element.text for element in ET.fromstring(draw(records)).iter() if element.text}
     assert {"a GPU, <llama>, filled caches, 2 pairs", "a GPU, <llama>, decode 8", "2.00\u00d7", "0.95\u00d7"} <= texts
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from statistics import geometric_mean, median
 
@@ -74,6 +74,7 @@ def _by_device(records: Sequence[Record]) -> dict[str, list[Record]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
+ANSWERS = ("matmuls by rows / models / nobody", "generated kernels answered / left")
 _HEADS = (
     "program",
     "`--programs`",
@@ -82,8 +83,7 @@ _HEADS = (
     "default, ms",
     "a step, times as fast (interval)",
     "first call, s",
-    "matmuls by rows / models / nobody",
-    "generated kernels answered / left",
+    *ANSWERS,
 )
 
 
@@ -105,7 +105,12 @@ def _cells(record: Record) -> Iterator[str]:
     yield _with_ends(*step)
     first = record.get("first_s")
     yield f"{first[DEFAULT]:.0f} / {first[DIODE_LUT]:.0f}" if first else ""
-    by = Counter(record["answered"].get(DIODE_LUT, {}))
+    yield from answers(record["answered"].get(DIODE_LUT, {}))
+
+
+def answers(questions: Mapping[str, int]) -> Iterator[str]:
+    """Cells with who answered questions about matmuls, and about generated kernels."""
+    by = Counter(questions)
     generated, left, models, nobody = (by.pop(key, 0) for key in ("generated", "generated, missed", "model", "missed"))
     yield f"{by.total()} / {models} / {nobody}"
     yield f"{generated} / {left}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from modelbench.picture import BAR, GREY, NAMES, PANEL, SPACE, VALUE
-from modelbench.real_table import at, bar, text
+from modelbench.real_table import ANSWERS, answers, at, bar, text
 from modelbench.real_turns import ERROR
 from modelbench.records import Record
 from modelbench.vllm_start import DECODED
@@ -45,11 +45,13 @@ def markdown(records: Sequence[Record]) -> str:
         lines += ["", f"| GPU | model | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 2) + "|"]
     for name, found in measured.items():
         lines.append(f"| {' | '.join(name)} | {' | '.join(_throughput(found, task) for task in TASKS)} |")
-    lines += ["", "| GPU | model | same tokens | largest difference of log-probabilities |", "|---|---|---|---|"]
+    heads = ("GPU", "model", "same tokens", "largest difference of log-probabilities", *ANSWERS)
+    lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, found in groups.items():
         same, tokens = (sum(each["apart"][field] for each in found) for field in ("same", "tokens"))
         largest = max(each["apart"]["logprobs"] for each in found)
-        lines.append(f"| {' | '.join(name)} | {same} of {tokens} | {largest:.3f} |")
+        cells = [f"{same} of {tokens}", f"{largest:.3f}", *answers(found[-1].get("answered", {}))]
+        lines.append(f"| {' | '.join((*name, *cells))} |")
     return "\n".join(lines)
 
 
