@@ -63,7 +63,7 @@ def test_nothing_starts_while_a_pair_is_measured() -> None:
 
 def test_starts_and_throughput_are_shown() -> None:
     """The table and the picture have ratios with intervals for pairs, and a single pair's without one."""
-    seconds = {"decode 8": {WITHOUT: [1.0, 1.0], WITH: [0.5, 0.5]}}
+    seconds = {"decode 8": {WITHOUT: [1.0, 0.1, 1.0], WITH: [0.5, -0.1, 0.5]}}
     records = [record(), record(seconds=seconds), record(COLD, (40.0, 38.0)), record(failed={WITH: "x"})]
     page = markdown(records)
     assert "| a GPU | <llama> | empty | 1 | 40.0 | 38.0 | 0.950 | 10.0 | 9.5 |" in page

@@ -122,10 +122,13 @@ def _ratio(change: _Ends) -> str:
 
 
 def _times(found: Sequence[Record], task: str) -> tuple[list[float], list[float]] | None:
-    """All seconds of a task, without the plugin and with it, in pairs."""
-    pairs = [each["seconds"][task] for each in found if task in each.get("seconds", {})]
-    without, armed = ([seconds for pair in pairs for seconds in pair[way]] for way in (WITHOUT, WITH))
-    return (without, armed) if without else None
+    """All seconds of a task, without the plugin and with it, in pairs.
+
+    Seconds of decoding are a difference of two times. Where noise makes it negative, the pair is left out.
+    """
+    tasks = [each["seconds"][task] for each in found if task in each.get("seconds", {})]
+    pairs = [pair for each in tasks for pair in zip(each[WITHOUT], each[WITH], strict=True) if min(pair) > 0]
+    return ([without for without, _ in pairs], [armed for _, armed in pairs]) if pairs else None
 
 
 def _throughput(found: Sequence[Record], task: str) -> str:
