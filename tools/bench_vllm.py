@@ -171,9 +171,9 @@ class Benchmark:
         for task in TASKS:
             seconds: dict[str, list[float]] = {WITHOUT: [], WITH: []}
             for number in range(self.options.rounds + 1):
+                if self.left() < 8:
+                    break
                 for way in ways if number % 2 else reversed(ways):
-                    if self.left() < 8:
-                        break
                     taken = engines[way].ask(task, 60.0)["seconds"]
                     if number:
                         seconds[way].append(round(taken, 6))
