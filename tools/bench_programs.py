@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="spread the programs over the first N GPUs")
     parser.add_argument("--at-once", type=int, default=4, metavar="N", help="programs that compile at once on a GPU")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then; the next run continues")
-    parser.add_argument("--turns", type=float, default=8.0, metavar="SECONDS", help="for the turns of a program")
+    parser.add_argument("--turns", type=float, default=8.0, metavar="SECONDS", help="for turns of steps, and kernels")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="keep a trace of each program")
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-programs"), help="for Inductor's caches")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

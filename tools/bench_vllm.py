@@ -2,8 +2,9 @@
 
 Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
 first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
-While both engines of a pair run, they take turns with measurements of the throughput. Results are appended to
-``--out``, a JSON line for each pair; run again, it goes on with the others. ``--table`` prints them.
+For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
+measured on their GPUs. Results are appended to ``--out``, a JSON line for each pair; run again, it goes on with the
+others. ``--table`` prints them, ``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """
@@ -20,29 +21,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from select import select
 from statistics import median
+from threading import Condition
 from typing import Any
 
-from modelbench.real_turns import ERROR, answered
+from modelbench.real_turns import answered
 from modelbench.records import Record, append, read
 from modelbench.scheduling import ROOT
-from modelbench.vllm_start import DECODED, MODELS
+from modelbench.vllm_start import MODELS
+from modelbench.vllm_table import STARTS, TASKS, WARM, WITH, WITHOUT, draw, markdown
 
-from diode_lut.programs.times import change_of
 from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
 
 PLUGIN = "diode_lut"
-WITHOUT, WITH = "without", "with"
-STARTS = ("cold", "warm")
-SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
-TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
 CHECKED = 8  # sequences whose greedy tokens are compared
 LONGEST_START_S = 300.0
 
@@ -62,9 +59,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next run continues")
     parser.add_argument("--caches", type=Path, default=Path("/tmp/diode-lut-vllm"), help="for caches and logs")
     parser.add_argument("--table", action="store_true", help="print a table of the results")
+    parser.add_argument("--draw", type=Path, metavar="SVG", help="draw the results")
     options = parser.parse_args()
-    if options.table:
-        print(markdown([*read(options.out)]))
+    if options.table or options.draw:
+        records = [*read(options.out)]
+        if options.table:
+            print(markdown(records))
+        if options.draw:
+            options.draw.write_text(draw(records), encoding="utf-8")
         return
     if PLUGIN not in {point.name for point in entry_points(group="vllm.general_plugins")}:
         sys.exit("diode_lut is not installed: vLLM would not find its plugin")
@@ -86,6 +88,7 @@ class Benchmark:
             if any(self._is_open(model, number, start) for start in STARTS)
         ]
         self._durations: dict[str, float] = {}
+        self._gate = Gate()
 
     def _is_open(self, model: str, number: int, start: str) -> bool:
         return (model, self.options.tensor_parallel, number, start) not in self._done
@@ -110,20 +113,22 @@ class Benchmark:
             model, number = self._todo.pop(0)
             home = self.options.caches / f"{model}-{self.options.tensor_parallel}-{number}"
             shutil.rmtree(home, ignore_errors=True)
-            for start in STARTS:
-                if self.left() < self._durations.get(start, 60.0) * 1.15:
-                    return 3
-                begin = time.monotonic()
-                record = self._pair(gpus, home, model, number, start)
-                if record is None:
-                    return 3
-                self._durations[start] = max(self._durations.get(start, 0.0), time.monotonic() - begin)
-                append(self.out, record)
-                print(_line_of(record), flush=True)
-                if "failed" in record:
-                    failed = 1
-                    break
-            shutil.rmtree(home, ignore_errors=True)
+            with self._gate.starting():
+                for start in STARTS:
+                    if self.left() < self._durations.get(start, 60.0) * 1.15:
+                        return 3
+                    begin = time.monotonic()
+                    record = self._pair(gpus, home, model, number, start)
+                    if record is None:
+                        return 3
+                    self._durations[start] = max(self._durations.get(start, 0.0), time.monotonic() - begin)
+                    append(self.out, record)
+                    print(_line_of(record), flush=True)
+                    if "failed" in record:
+                        failed = 1
+                        break  # its logs stay
+                else:
+                    shutil.rmtree(home, ignore_errors=True)
         return failed
 
     def _pair(self, gpus: Sequence[str], home: Path, model: str, number: int, start: str) -> Record | None:
@@ -132,14 +137,20 @@ class Benchmark:
         width = self.options.tensor_parallel
         record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start, "first": ways[0]}
         engines: dict[str, _Engine] = {}
+        checked: dict[str, dict[str, Any]] = {}
+        measures = number < self.options.throughput_pairs and start == WARM
         try:
             for way in ways:
                 engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
                 record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
                 record[way]["compile_s"] = engines[way].compile_s()
-            record["apart"] = _apart(*(engines[way].ask(f"check {CHECKED}", 60.0) for way in (WITHOUT, WITH)))
-            if number < self.options.throughput_pairs and start == STARTS[-1]:
-                record["seconds"] = dict(self._turns(engines, ways))
+                checked[way] = engines[way].ask(f"check {CHECKED}", 60.0)
+                if not measures:
+                    engines.pop(way).end()  # the other way finds the GPU as this one did
+            record["apart"] = _apart(checked[WITHOUT], checked[WITH])
+            if measures:
+                with self._gate.measuring(gpus, self.left()):
+                    record["seconds"] = dict(self._turns(engines, ways))
         except TimeoutError:
             if self.left() < 10:
                 return None
@@ -160,14 +171,54 @@ class Benchmark:
         for task in TASKS:
             seconds: dict[str, list[float]] = {WITHOUT: [], WITH: []}
             for number in range(self.options.rounds + 1):
+                if self.left() < 8:
+                    break
                 for way in ways if number % 2 else reversed(ways):
-                    if self.left() < 8:
-                        break
                     taken = engines[way].ask(task, 60.0)["seconds"]
                     if number:
                         seconds[way].append(round(taken, 6))
             if all(seconds.values()):
                 yield task, seconds
+
+
+class Gate:
+    """Lets pairs start, or some of them be measured, one on each GPU; those that wait to be measured come first."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._starting = self._measuring = 0
+        self._taken: set[str] = set()
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Wait until no pair is measured or waits for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._measuring)
+            self._starting += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._starting -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def measuring(self, gpus: Sequence[str], seconds: float) -> Iterator[None]:
+        """Within ``starting``: wait until no other pair starts, nor is measured on these GPUs, or the time is up."""
+        with self._changed:
+            self._starting -= 1
+            self._measuring += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._starting and self._taken.isdisjoint(gpus), seconds)
+            self._taken |= {*gpus}
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= {*gpus}
+                self._measuring -= 1
+                self._starting += 1
+                self._changed.notify_all()
 
 
 _ARGUMENTS = {"max_model_len": 4352, "enable_prefix_caching": False, "gpu_memory_utilization": 0.42}
@@ -295,64 +346,6 @@ def _line_of(record: Record) -> str:
     for task, seconds in record.get("seconds", {}).items():
         parts.append(f"{task} {median(seconds[WITHOUT]) / median(seconds[WITH]):.3f}")
     return f"{name}: {'; '.join(parts)}; {record['apart']}; {record.get('answered')}"
-
-
-def markdown(records: Sequence[Record]) -> str:
-    """Return a table of start-up times, and one of throughput, for each model and GPU.
-
-    Ratios of starts are geometric means over the pairs, with their 95 % intervals.
-    """
-    groups: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if "failed" not in record:
-            width = record["tensor_parallel"]
-            where = f"{width} x " * (width > 1) + record[WITH]["device_name"]
-            groups[f"{where} | {record['model']}"].append(record)
-    lines = [
-        "| GPU | model | start | starts | seconds without | with | with / without | torch.compile without | with |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, found in groups.items():
-        for start in STARTS:
-            if pairs := [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]:
-                without, armed = ([each["start_s"] for each in way] for way in zip(*pairs, strict=True))
-                compiles = [
-                    [each["compile_s"] for each in way if each.get("compile_s")] for way in zip(*pairs, strict=True)
-                ]
-                cells = [f"{median(without):.1f}", f"{median(armed):.1f}", _slower(without, armed)]
-                cells += [f"{median(seconds):.1f}" if seconds else "" for seconds in compiles]
-                lines.append(f"| {name} | {start} | {len(pairs)} | {' | '.join(cells)} |")
-    lines += ["", "| GPU | model | " + " | ".join(TASKS) + " | same tokens | largest difference of log-probabilities |"]
-    lines.append("|---" * (len(TASKS) + 4) + "|")
-    for name, found in groups.items():
-        throughput = [
-            _cell(task, [each["seconds"][task] for each in found if task in each.get("seconds", {})]) for task in TASKS
-        ]
-        same, tokens = (sum(each["apart"][field] for each in found) for field in ("same", "tokens"))
-        largest = max(each["apart"]["logprobs"] for each in found)
-        lines.append(f"| {name} | {' | '.join(throughput)} | {same} of {tokens} | {largest:.3f} |")
-    return "\n".join(lines)
-
-
-def _slower(without: Sequence[float], armed: Sequence[float]) -> str:
-    """The ratio of pairs of times, with its interval if there are enough."""
-    if len(without) == 1:
-        return f"{armed[0] / without[0]:.3f}"
-    change = change_of(armed, without, error=ERROR)
-    return f"{change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
-
-
-def _cell(task: str, pairs: Sequence[dict[str, list[float]]]) -> str:
-    """Tokens per second without the plugin, and the speed-up with it."""
-    if not pairs:
-        return ""
-    word, count = task.split()
-    tokens = int(count) * (DECODED if word == "decode" else 1)
-    without, armed = ([seconds for pair in pairs for seconds in pair[way]] for way in (WITHOUT, WITH))
-    if len(without) == 1:
-        return f"{tokens / without[0]:,.0f}, {without[0] / armed[0]:.3f}"
-    change = change_of(without, armed, error=ERROR)
-    return f"{tokens / median(without):,.0f}, {change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
 
 
 if __name__ == "__main__":

@@ -43,6 +43,18 @@ def fit(given: Given, name: str, batch: int, size: int) -> Run:
     return training(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), loss_of)
 
 
+def segment(given: Given) -> Run:
+    """Each pixel's class by torchvision's DeepLab v3, for 8 images of 520 x 520."""
+    from torchvision.models.segmentation import deeplabv3_resnet50
+
+    make = partial(deeplabv3_resnet50, weights=None, weights_backbone=None, num_classes=21)
+    model = given.made(make).eval().to(memory_format=torch.channels_last)
+    batch, size = (1, 64) if given.tiny else (8, 520)
+    images = given.normal(batch, 3, size, size).contiguous(memory_format=torch.channels_last)
+    compiled = torch.compile(model)
+    return inference(lambda: [compiled(images)["out"]])
+
+
 def denoise(given: Given, sizes: dict[str, Any], latent: int, context: int) -> Run:
     """One step of a diffusion's UNet, for two samples of guidance."""
     from diffusers import UNet2DConditionModel
@@ -131,6 +143,8 @@ _TIMM: dict[str, tuple[int, int]] = {
     "gmlp_s16_224": (64, 224),
     "repvgg_b0": (64, 224),
     "efficientformer_l1": (64, 224),
+    "hiera_tiny_224": (64, 224),
+    "pvt_v2_b1": (64, 224),
 }
 
 _SD15: dict[str, Any] = {
@@ -170,6 +184,9 @@ IMAGES: dict[str, Program] = {
     "train-resnet50": _fit("resnet50", 32),
     "train-vit-small": _fit("vit_small_patch16_224", 32),
     **{f"timm-{name}": _timm(name, *sizes) for name, sizes in _TIMM.items()},
+    "segment-deeplab": Program(
+        "DeepLab v3 with ResNet-50, 8 images of 520 x 520", segment, torch.bfloat16, ("torchvision",)
+    ),
     "unet-sd15": Program(
         "UNet of Stable Diffusion 1.5, 64 x 64",
         partial(denoise, sizes=_SD15, latent=64, context=768),

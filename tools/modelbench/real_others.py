@@ -62,7 +62,7 @@ def learn_graph(given: Given, layer: str) -> Run:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            make, heads = getattr(graph, layer), {"heads": 2, "concat": False} if layer == "GATConv" else {}
+            make, heads = getattr(graph, layer), {"heads": 2, "concat": False} if layer in _WITH_HEADS else {}
             self.layers = nn.ModuleList(make(before, after, **heads) for before, after in pairwise((128, 128, 128, 47)))
 
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -79,6 +79,9 @@ def learn_graph(given: Given, layer: str) -> Run:
         torch.optim.Adam(model.parameters(), lr=0.01),
         lambda: cross_entropy(compiled(x, edge_index), target),
     )
+
+
+_WITH_HEADS = ("GATConv", "TransformerConv")
 
 
 def solve(given: Given) -> Run:
@@ -189,6 +192,15 @@ OTHERS: dict[str, Program] = {
     ),
     "graph-gat": Program(
         "GAT, training, 25,000 nodes", partial(learn_graph, layer="GATConv"), torch.float32, ("torch_geometric",)
+    ),
+    "graph-transformer": Program(
+        "Graph transformer, training, 25,000 nodes",
+        partial(learn_graph, layer="TransformerConv"),
+        torch.float32,
+        ("torch_geometric",),
+    ),
+    "graph-gcn": Program(
+        "GCN, training, 25,000 nodes", partial(learn_graph, layer="GCNConv"), torch.float32, ("torch_geometric",)
     ),
     "lstm": Program("LSTM of 2 layers, training, 256 series", fit_series, torch.float32),
     "nerf": Program("NeRF's MLP, 65,536 samples", render),

@@ -1,18 +1,20 @@
 """Results of programs in Markdown, and as a picture with a bar and an interval for each."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from statistics import geometric_mean, median
 
 from modelbench.labels import DEFAULT, DIODE_LUT
-from modelbench.picture import BAR, COLOURS, GREY, INK, NAMES, PANEL, SPACE
+from modelbench.picture import BAR, COLOURS, GAP, GREY, INK, NAMES, PANEL, SPACE, VALUE
 from modelbench.real_turns import interval, verdict
 from modelbench.records import Record
 from modelbench.summary import WRONG
 
-LEAST, MOST = 0.9, 1.4  # the ends of the picture's axis
+LEAST, MOST = 0.9, 1.4  # the ends of the picture's axis for speeds
+SHORTEST, LONGEST = 0.5, 1.5  # and of that for first calls
+FIRST = NAMES + PANEL + VALUE + GAP  # where the first calls begin
 
 
 def told(records: Sequence[Record]) -> list[Record]:
@@ -49,7 +51,8 @@ def markdown(records: Sequence[Record]) -> str:
         lines += [f"Measured on: {where}.", "", f"| {' | '.join(_HEADS)} |", f"|{'---|' * len(_HEADS)}"]
         lines += [f"| {' | '.join(_cells(record))} |" for record in on_it]
         means = [geometric_mean(each) for each in zip(*map(_gains, on_it), strict=True)]
-        lines += [f"| geometric mean of {len(on_it)} | | {means[0]:.3f} | | | {means[1]:.3f} | |", ""]
+        longer = f"{mean:.3f} times as long" if (mean := _first_mean(on_it)) else ""
+        lines += [f"| geometric mean of {len(on_it)} | | {means[0]:.3f} | | | {means[1]:.3f} | {longer} | | |", ""]
     for record in known:
         others = [f"{way} {gain:.3f}" for way, (gain, *_) in record["speedups"].items() if way != DIODE_LUT]
         if others:
@@ -71,6 +74,7 @@ def _by_device(records: Sequence[Record]) -> dict[str, list[Record]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
+ANSWERS = ("matmuls by rows / models / nobody", "generated kernels answered / left")
 _HEADS = (
     "program",
     "`--programs`",
@@ -79,6 +83,7 @@ _HEADS = (
     "default, ms",
     "a step, times as fast (interval)",
     "first call, s",
+    *ANSWERS,
 )
 
 
@@ -100,6 +105,26 @@ def _cells(record: Record) -> Iterator[str]:
     yield _with_ends(*step)
     first = record.get("first_s")
     yield f"{first[DEFAULT]:.0f} / {first[DIODE_LUT]:.0f}" if first else ""
+    yield from answers(record["answered"].get(DIODE_LUT, {}))
+
+
+def answers(questions: Mapping[str, int]) -> Iterator[str]:
+    """Cells with who answered questions about matmuls, and about generated kernels."""
+    by = Counter(questions)
+    generated, left, models, nobody = (by.pop(key, 0) for key in ("generated", "generated, missed", "model", "missed"))
+    yield f"{by.total()} / {models} / {nobody}"
+    yield f"{generated} / {left}"
+
+
+def _first_ratio(record: Record) -> float | None:
+    """How many times as long as in default mode the first call takes."""
+    first = record.get("first_s")
+    return first[DIODE_LUT] / first[DEFAULT] if first and first[DEFAULT] else None
+
+
+def _first_mean(records: Sequence[Record]) -> float | None:
+    ratios = [ratio for record in records if (ratio := _first_ratio(record))]
+    return geometric_mean(ratios) if ratios else None
 
 
 def _with_ends(gain: float, low: float, high: float) -> str:
@@ -107,45 +132,67 @@ def _with_ends(gain: float, low: float, high: float) -> str:
 
 
 def draw(records: Sequence[Record]) -> str:
-    """For each GPU a bar for each program, the fastest first, by the time of its kernels, with its interval.
+    """For each GPU two bars for each program, the fastest first: the speed of its kernels with its interval, and how
+    long its first call takes.
 
-    The line is default mode.
+    The lines are default mode.
     """
     devices = _by_device(told(records))
-    step, width = BAR + 5, NAMES + PANEL + 90
+    step, width = BAR + 5, FIRST + PANEL + VALUE
     lines, top = [], 0.0
     for where, known in devices.items():
         known = sorted(known, key=lambda record: -_gains(record)[0])
         title = f"Speed of the kernels on {where.split(',')[0]}, default mode = 1; lines are intervals"
-        lines.append(_text(width / 2, top + 22, title, ' font-weight="600" text-anchor="middle"'))
+        lines.append(text(FIRST - GAP, top + 22, title, ' font-weight="600" text-anchor="end"'))
+        lines.append(text(FIRST, top + 22, "First call, default mode = 1", ' font-weight="600"'))
         first = top + 40
         for number, record in enumerate(known):
             gain, low, high = gpu_gain(record) or record["speedups"][DIODE_LUT]
             ends = (gain, gain) if math.isnan(low) else (low, high)
-            lines += _bar(record["about"], gain, *ends, y=first + step * number)
+            y = first + step * number
+            lines += bar(record["about"], gain, *ends, y=y)
+            lines += _bar_of_first(_first_ratio(record), y=y)
+        y = first + step * len(known)
         mean = geometric_mean([_gains(record)[0] for record in known])
-        lines += _bar("geometric mean", mean, mean, mean, y=first + step * len(known))
+        lines += [*bar("geometric mean", mean, mean, mean, y=y), *_bar_of_first(_first_mean(known), y=y)]
         top = first + step * (len(known) + 1) + SPACE
-        place = f'x1="{_at(1.0):.1f}" x2="{_at(1.0):.1f}" y1="{first - 6}" y2="{top - SPACE}"'
-        lines.append(f'<line {place} stroke="{GREY}" stroke-dasharray="3 2"/>')
+        for x in (at(1.0), _at_first(1.0)):
+            place = f'x1="{x:.1f}" x2="{x:.1f}" y1="{first - 6}" y2="{top - SPACE}"'
+            lines.append(f'<line {place} stroke="{GREY}" stroke-dasharray="3 2"/>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}"'
     back = f'<rect width="{width}" height="{top}" fill="#ffffff"/>'
     return "\n".join([f'{head} font-family="system-ui, sans-serif" font-size="11">', back, *lines, "</svg>", ""])
 
 
-def _at(value: float) -> float:
+def at(value: float) -> float:
+    """Where a speed is on the picture's axis."""
     return NAMES + PANEL * (min(max(value, LEAST), MOST) - LEAST) / (MOST - LEAST)
 
 
-def _bar(name: str, gain: float, low: float, high: float, *, y: float) -> Iterator[str]:
-    colour = COLOURS[3] if low > 1 else COLOURS[0] if high < 1 else COLOURS[2]
-    begin, end = sorted((_at(1.0), _at(gain)))
+def _at_first(value: float) -> float:
+    return FIRST + PANEL * (min(max(value, SHORTEST), LONGEST) - SHORTEST) / (LONGEST - SHORTEST)
+
+
+def bar(name: str, gain: float, low: float, high: float, *, y: float) -> Iterator[str]:
+    """A name, a bar from 1 to the speed, the line of its interval, and the speed as a number."""
     middle = y + BAR / 2
-    yield _text(NAMES - 10, y + BAR - 2, name, ' text-anchor="end"')
-    yield f'<rect x="{begin:.1f}" y="{y}" width="{max(end - begin, 1):.1f}" height="{BAR}" fill="{colour}"/>'
-    yield f'<line x1="{_at(low):.1f}" x2="{_at(high):.1f}" y1="{middle}" y2="{middle}" stroke="{INK}"/>'
-    yield _text(max(_at(high), _at(1.0)) + 6, y + BAR - 2, f"{gain:.2f}\u00d7")
+    yield text(NAMES - 10, y + BAR - 2, name, ' text-anchor="end"')
+    yield _rectangle(at(1.0), at(gain), y, COLOURS[3] if low > 1 else COLOURS[0] if high < 1 else COLOURS[2])
+    yield f'<line x1="{at(low):.1f}" x2="{at(high):.1f}" y1="{middle}" y2="{middle}" stroke="{INK}"/>'
+    yield text(max(at(high), at(1.0)) + 6, y + BAR - 2, f"{gain:.2f}\u00d7")
 
 
-def _text(x: float, y: float, content: str, more: str = "") -> str:
+def _bar_of_first(ratio: float | None, *, y: float) -> Iterator[str]:
+    if ratio is not None:
+        yield _rectangle(_at_first(1.0), _at_first(ratio), y, COLOURS[2])
+        yield text(_at_first(max(ratio, 1.0)) + 6, y + BAR - 2, f"{ratio:.2f}")
+
+
+def _rectangle(one: float, other: float, y: float, colour: str) -> str:
+    begin, end = sorted((one, other))
+    return f'<rect x="{begin:.1f}" y="{y}" width="{max(end - begin, 1):.1f}" height="{BAR}" fill="{colour}"/>'
+
+
+def text(x: float, y: float, content: str, more: str = "") -> str:
+    """A text at a place, with more attributes."""
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{INK}"{more}>{escape(content)}</text>'

@@ -42,16 +42,17 @@ from diode_lut.receipts.summary import losses
 TURN_S = 0.12  # about how long a turn takes
 LEAST_PAIRS, NARROW, ERROR = 6, 0.01, 0.05
 """Pairs of turns before a look, the width of an interval that tells, and the chance that it misses the speed-up."""
-TRACES_S, LAST_S, LEAST_S = 5.0, 5.0, 30.0
-"""About what traces of a program and turns for its kernels take, the end of all, and the least until a first step."""
-KERNELS_S = 2.0  # seconds for the turns in which the GPU kernels are timed
+TRACES_S, LAST_S, LEAST_S = 3.0, 5.0, 30.0
+"""About what traces of a program take, the end of all, and the least until a first step."""
+KERNELS_S = 2.0  # the least seconds for the turns in which the GPU kernels are timed
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Programs to run, each in ``ways``, ``at_once`` on each of ``gpus``; ``turns_s`` is for the turns of a program.
+    """Programs to run, each in ``ways``, ``at_once`` on each of ``gpus``.
 
-    Programs of ``twice`` have two processes for each way, whose difference is that of two compiles.
+    ``turns_s`` is for the turns of a program's steps, and again for those of its kernels. Programs of ``twice`` have
+    two processes for each way, whose difference is that of two compiles.
     """
 
     names: Sequence[str]
@@ -94,7 +95,7 @@ def measure(plan: Plan) -> int:
 def _on_gpu(plan: Plan, gpu: int, todo: deque[str]) -> Iterator[Record]:
     """Keep ``at_once`` programs compiling on one GPU; whenever one is ready, stop the others and have it told."""
     running: dict[str, _Program] = {}
-    each_s = plan.turns_s + TRACES_S
+    each_s = plan.turns_s + max(KERNELS_S, plan.turns_s) + TRACES_S
     try:
         while running or todo:
             while todo and len(running) < plan.at_once and plan.left() > LEAST_S + each_s:
@@ -275,7 +276,8 @@ class _Program:
             fields["steps_ms"] = self._turns("run", self.plan.turns_s, 1e3)
             fields["speedups"] = {way: interval(fields["steps_ms"], way) for way in list(self.ways)[1:]}
             if self.plan.device == "cuda":
-                fields["gpu_us"] = self._turns("kernels", min(KERNELS_S, self.plan.left() - LAST_S), 1e6)
+                seconds = min(max(KERNELS_S, self.plan.turns_s), self.plan.left() - LAST_S)
+                fields["gpu_us"] = self._turns("kernels", seconds, 1e6)
             for process in self.ways.values():
                 process.ask("trace")
         except (OSError, EOFError) as error:

@@ -1,0 +1,144 @@
+"""Results of vLLM's engine with the plugin and without it, in Markdown, and as a picture."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from modelbench.picture import BAR, GREY, NAMES, PANEL, SPACE, VALUE
+from modelbench.real_table import ANSWERS, answers, at, bar, text
+from modelbench.real_turns import ERROR
+from modelbench.records import Record
+from modelbench.vllm_start import DECODED
+
+from diode_lut.programs.times import change_of
+
+WITHOUT, WITH = "without", "with"
+COLD, WARM = "cold", "warm"
+STARTS = {COLD: "empty", WARM: "filled"}
+"""The starts of a pair, and the caches that they find."""
+SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
+TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """Show a table of start-up times, and a table of throughput, with a row for each model and GPU.
+
+    Ratios are geometric means over pairs of starts, or of measurements, with their 95 % intervals.
+    """
+    groups = _groups(records)
+    lines = [
+        "| GPU | model | caches | pairs | seconds without | with | with / without | torch.compile without | with |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in groups.items():
+        for start, caches in STARTS.items():
+            if pairs := [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]:
+                seconds = [f"{median(each['start_s'] for each in way):.1f}" for way in zip(*pairs, strict=True)]
+                compiles = [
+                    [each["compile_s"] for each in way if each.get("compile_s")] for way in zip(*pairs, strict=True)
+                ]
+                cells = [*seconds, _ratio(_change(pairs, slower=True))]
+                cells += [f"{median(each):.1f}" if each else "" for each in compiles]
+                lines.append(f"| {' | '.join(name)} | {caches} | {len(pairs)} | {' | '.join(cells)} |")
+    measured = {name: found for name, found in groups.items() if any(each.get("seconds") for each in found)}
+    if measured:
+        lines += ["", f"| GPU | model | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 2) + "|"]
+    for name, found in measured.items():
+        lines.append(f"| {' | '.join(name)} | {' | '.join(_throughput(found, task) for task in TASKS)} |")
+    heads = ("GPU", "model", "same tokens", "largest difference of log-probabilities", *ANSWERS)
+    lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, found in groups.items():
+        same, tokens = (sum(each["apart"][field] for each in found) for field in ("same", "tokens"))
+        largest = max(each["apart"]["logprobs"] for each in found)
+        cells = [f"{same} of {tokens}", f"{largest:.3f}", *answers(found[-1].get("answered", {}))]
+        lines.append(f"| {' | '.join((*name, *cells))} |")
+    return "\n".join(lines)
+
+
+def draw(records: Sequence[Record]) -> str:
+    """A bar with an interval for the starts of each model, and for its throughput; the line is the engine without."""
+    lines, top = [], 0.0
+    for title, rows in (
+        ("Speed of starts with the plugin, without it = 1; lines are intervals", [*_starts(records)]),
+        ("Tokens per second with the plugin, without it = 1", [*_speeds(records)]),
+    ):
+        if not rows:
+            continue
+        lines.append(text(NAMES + PANEL / 2, top + 22, title, ' font-weight="600" text-anchor="middle"'))
+        first = top + 40
+        for number, (name, change) in enumerate(rows):
+            lines += bar(name, *change, y=first + (BAR + 5) * number)
+        top = first + (BAR + 5) * len(rows) + SPACE
+        place = f'x1="{at(1.0):.1f}" x2="{at(1.0):.1f}" y1="{first - 6}" y2="{top - SPACE}"'
+        lines.append(f'<line {place} stroke="{GREY}" stroke-dasharray="3 2"/>')
+    width = NAMES + PANEL + VALUE + 20
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}"'
+    back = f'<rect width="{width}" height="{top}" fill="#ffffff"/>'
+    return "\n".join([f'{head} font-family="system-ui, sans-serif" font-size="11">', back, *lines, "</svg>", ""])
+
+
+def _groups(records: Sequence[Record]) -> Mapping[tuple[str, str], list[Record]]:
+    """The records without a failure by GPU and model."""
+    groups: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if "failed" not in record:
+            width = record["tensor_parallel"]
+            groups[f"{width} x " * (width > 1) + record[WITH]["device_name"], record["model"]].append(record)
+    return groups
+
+
+_Ends = tuple[float, float, float]  # a ratio, and the ends of its interval
+
+
+def _starts(records: Sequence[Record]) -> Iterator[tuple[str, _Ends]]:
+    for (where, model), found in _groups(records).items():
+        for start, caches in STARTS.items():
+            pairs = [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]
+            if len(pairs) > 1:
+                yield f"{where}, {model}, {caches} caches, {len(pairs)} pairs", _change(pairs)
+
+
+def _speeds(records: Sequence[Record]) -> Iterator[tuple[str, _Ends]]:
+    for (where, model), found in _groups(records).items():
+        for task in TASKS:
+            if (times := _times(found, task)) and len(times[0]) > 1:
+                change = change_of(*times, error=ERROR)
+                yield f"{where}, {model}, {task}", (change.gain, change.low, change.high)
+
+
+def _change(pairs: Sequence[tuple[Record, Record]], *, slower: bool = False) -> _Ends:
+    """How many times as fast, or as long, the starts with the plugin are; without an interval for a single pair."""
+    without, armed = ([each["start_s"] for each in way] for way in zip(*pairs, strict=True))
+    before, after = (armed, without) if slower else (without, armed)
+    if len(pairs) == 1:
+        return before[0] / after[0], 0.0, 0.0
+    change = change_of(before, after, error=ERROR)
+    return change.gain, change.low, change.high
+
+
+def _ratio(change: _Ends) -> str:
+    gain, low, high = change
+    return f"{gain:.3f} ({low:.3f} to {high:.3f})" if high else f"{gain:.3f}"
+
+
+def _times(found: Sequence[Record], task: str) -> tuple[list[float], list[float]] | None:
+    """All seconds of a task, without the plugin and with it, in pairs.
+
+    Seconds of decoding are a difference of two times. Where noise makes it negative, the pair is left out.
+    """
+    tasks = [each["seconds"][task] for each in found if task in each.get("seconds", {})]
+    pairs = [pair for each in tasks for pair in zip(each[WITHOUT], each[WITH], strict=True) if min(pair) > 0]
+    return ([without for without, _ in pairs], [armed for _, armed in pairs]) if pairs else None
+
+
+def _throughput(found: Sequence[Record], task: str) -> str:
+    """Tokens per second without the plugin, and the speed-up with it."""
+    if (times := _times(found, task)) is None:
+        return ""
+    word, count = task.split()
+    tokens = int(count) * (DECODED if word == "decode" else 1)
+    without, armed = times
+    if len(without) == 1:
+        return f"{tokens / without[0]:,.0f}, {without[0] / armed[0]:.3f}"
+    change = change_of(without, armed, error=ERROR)
+    return f"{tokens / median(without):,.0f}, {change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
