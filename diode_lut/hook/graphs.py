@@ -75,7 +75,7 @@ def triton_key(compute: Callable[[], str]) -> str:
     """
     try:
         if torch.cuda.is_initialized() and in_force() is not None:  # type: ignore[no-untyped-call]
-            threading.Thread(target=_make_driver, daemon=True).start()
+            threading.Thread(target=_make_driver, name="diode_lut", daemon=True).start()
             is_told = inductor_config.worker_start_method == "subprocess"
             if is_told and AsyncCompile.use_process_pool():  # type: ignore[no-untyped-call]
                 found: str = AsyncCompile.process_pool().submit(compute).result(_KEY_S)
