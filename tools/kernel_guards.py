@@ -144,7 +144,12 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Instead("lambda choice: choice"),
             KERNELS + "test_the_loop_along_k_is_not_unrolled",
         ),
-        "shared-blocks": ("_with_shared_code", Without("block_n"), SHARED + "test_which_widths_share"),
+        "shared-blocks": ("_but_for_its_width", Without("block_n"), SHARED + "test_which_widths_share"),
+        "rendered-for-benchmarks": (
+            "_may_benchmark",
+            Instead("lambda: False"),
+            SHARED + "test_choices_of_many_widths_have_one_code",
+        ),
         "shared-multiples": ("_MULTIPLE", Instead("1"), SHARED + "test_which_widths_share"),
         "shared-in-cpp": ("_results_of_shared_kernels", Without("can_branch"), SHARED + WRAPPERS),
         "shared-while-autotuning": (

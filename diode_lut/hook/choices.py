@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,7 +26,7 @@ from torch._inductor.kernel.mm import decompose_k_subgraph_template
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.lowering import expand
-from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCaller
+from torch._inductor.select_algorithm import GeneratedCodeCache, TritonTemplate, TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
@@ -260,12 +260,13 @@ def _triton(
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), allows_tf32(inputs.dtype())
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
+    alike = _but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
             raise CannotRun("Inductor makes no kernel of it")
         choice = _choice_of(
-            template,
+            template if alike is None or _may_benchmark() else _rendered_once(template, alike),
             DictKernelTemplateParams({**params.to_kwargs(), **options}),
             {**extra, "ALLOW_TF32": tf32},
             layout or inputs.output_layout(flexible=False),
@@ -276,7 +277,7 @@ def _triton(
     if device.triton != "cuda":
         return choice
     choice = _with_short_code(choice)
-    return _with_shared_code(choice, config, inputs, op) if op in ("mm", "addmm") else choice
+    return choice if alike is None else _with_shared_code(choice, alike)
 
 
 _LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
@@ -312,27 +313,83 @@ SHARED_N = "ks_n"
 _LEAST_WIDTHS = 4  # fewer kernels compile side by side, on most machines
 _MULTIPLE = 16  # of all multiples of an argument, Triton knows this alone
 
-_gemms: WeakKeyDictionary[Callable[..., Any], tuple[int, Hashable]] = WeakKeyDictionary()
-"""N of each GEMM that may share a kernel, and all else that its kernel depends on, by the function that makes it."""
+
+class _Alike(NamedTuple):
+    """N of a GEMM that may share a kernel, and all else that its kernel depends on."""
+
+    n: int
+    others: Hashable
+
+
+_gemms: WeakKeyDictionary[Callable[..., Any], _Alike] = WeakKeyDictionary()
+"""The GEMMs that may share a kernel, by the function that makes it."""
 
 _shared: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 """The results of GEMMs that share a kernel, for each scheduler."""
 
 
-def _with_shared_code(choice: ChoiceCaller, config: Config, inputs: MMKernelInputs, op: str) -> ChoiceCaller:
-    """Return the choice of an mm or addmm, with code that GEMMs of other widths share if the graph has many of them.
+def _but_for_its_width(config: Config, inputs: MMKernelInputs, op: str) -> _Alike | None:
+    """Return a GEMM of constant sizes as one of many widths, or None if its N is more than a width.
 
-    With constant sizes, Inductor compiles a kernel for each N, although their codes differ in a number only. M and K
-    stay constants. So does an N that is a stride of an operand, because loads are as wide as its multiples allow.
+    An N that is a stride of an operand stays a constant, because loads are as wide as its multiples allow.
     """
     strides = tuple(map(tuple, inputs.strides_symbolic()))
     m, n, k = inputs.mnk_symbolic()
     numbers = [m, n, k, *(step for steps in strides for step in steps)]
-    if not isinstance(choice, TritonTemplateCaller) or not all(isinstance(size, (int, Integer)) for size in numbers):
-        return choice
+    if not all(isinstance(size, (int, Integer)) for size in numbers):
+        return None
     if numbers.count(n) > 1 or n % _MULTIPLE or n < config.tiles.block_n:
+        return None
+    factors = [inputs.get_scalar(name) for name in ("alpha", "beta") if op == "addmm"]
+    return _Alike(int(n), (config, op, *factors, m, k, strides, inputs.dtypes(), inputs.out_dtype()))
+
+
+def _may_benchmark() -> bool:
+    """Return whether Inductor may get several choices, and time their codes."""
+    settings = snapshot().settings
+    return settings.top_k > 1 or settings.policy == "verify"
+
+
+class _Codes(GeneratedCodeCache):
+    """The code of each choice of a graph, by all that it depends on but N: nobody runs it, and to render it takes long.
+
+    Of the events that a rendering repeats in the next kernel, the first tells its arguments, and others what may be
+    fused before it, which is nothing here.
+    """
+
+    alike: str | None = None
+
+    def make_key(self, *_arguments: Any, **_named: Any) -> str | None:
+        """Return the key of the present GEMM."""
+        return self.alike
+
+    def put_entry(self, cache_key: str | None, code: str, extra: str, events: Any) -> None:
+        """Keep a code, and the event that tells its arguments."""
+        super().put_entry(cache_key, code, extra, [event for event in events or () if event[0] == "def_kernel"])
+
+
+_codes: WeakKeyDictionary[Any, _Codes] = WeakKeyDictionary()
+"""The codes of choices, for each graph."""
+
+
+def _rendered_once(template: TritonTemplate, alike: _Alike) -> TritonTemplate:
+    """Return the template, which takes the code of a choice that differs in N only, if the graph has one."""
+    codes = _codes.setdefault(V.graph, _Codes())  # type: ignore[no-untyped-call]
+    codes.alike = repr((template.name, alike.others))
+    template = copy.copy(template)
+    template._generated_code_cache = codes
+    return template
+
+
+def _with_shared_code(choice: ChoiceCaller, alike: _Alike) -> ChoiceCaller:
+    """Return the choice of an mm or addmm, with code that GEMMs of other widths share if the graph has many of them.
+
+    With constant sizes, Inductor compiles a kernel for each N, although their codes differ in a number only. M and K
+    stay constants.
+    """
+    if not isinstance(choice, TritonTemplateCaller):
         return choice
-    make, constant = choice.make_kernel_render, Integer(n)
+    make, constant = choice.make_kernel_render, Integer(alike.n)
     argument = Symbol(SHARED_N, integer=True, positive=True)
 
     def make_kernel_render(node: Any, **options: Any) -> Any:
@@ -360,8 +417,7 @@ def _with_shared_code(choice: ChoiceCaller, config: Config, inputs: MMKernelInpu
         return kernel, shared
 
     choice.make_kernel_render = make_kernel_render
-    factors = [inputs.get_scalar(name) for name in ("alpha", "beta") if op == "addmm"]
-    _gemms[make_kernel_render] = int(n), (config, op, *factors, m, k, strides, inputs.dtypes(), inputs.out_dtype())
+    _gemms[make_kernel_render] = alike
     return choice
 
 

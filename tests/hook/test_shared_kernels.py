@@ -10,9 +10,11 @@ import torch
 from sympy import Symbol
 from torch import Tensor
 from torch._inductor import config as inductor_config
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
+import diode_lut
 from diode_lut.hook import choices
 from diode_lut.hook.choices import SHARED_N
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
@@ -75,6 +77,31 @@ def test_with_biases(rows: Rows) -> None:
     (source,) = lowered.triton_templates
     assert f"N = {SHARED_N}\n" in source
     assert lowered.code.count("triton_tem_fused_0.run(") == len(WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "codes"),
+    [({}, 2), ({"top_k": 2}, 5)],
+    ids=["one choice", "two"],
+)
+def test_choices_of_many_widths_have_one_code(
+    settings: dict[str, Any], codes: int, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a benchmark would run their codes. One width is a stride, too. The graph's kernels are as they would be."""
+    rows({"configs": [MM]})
+    written: list[str] = []
+    write = PyCodeCache.write.__func__  # type: ignore[attr-defined]
+
+    def noted(cls: Any, source: str, *arguments: Any, **named: Any) -> Any:
+        written.append(source)
+        return write(cls, source, *arguments, **named)
+
+    monkeypatch.setattr(PyCodeCache, "write", classmethod(noted))
+    with diode_lut.config.patch(**settings):
+        lowered = linears((*WIDTHS, 96))
+        assert len({source for source in written if "def triton_mm" in source}) == codes
+        monkeypatch.setattr(choices, "_may_benchmark", lambda: True)
+        assert linears((*WIDTHS, 96)).triton_kernels == lowered.triton_kernels
 
 
 @pytest.mark.parametrize(
