@@ -10,12 +10,7 @@ def sampled(cases: Iterable[Any], *sample: Any) -> list[Any]:
     """The cases for ``parametrize``: those that are not in the sample are marked slow."""
     cases = list(cases)
     assert not [case for case in sample if case not in cases]
-    return [
-        case
-        if case in sample
-        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
-        for case in cases
-    ]
+    return [case if case in sample else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 def named(cases: Mapping[str, tuple[Any, ...]], *sample: str) -> list[Any]:
