@@ -87,6 +87,7 @@ def test_what_does_not_compile_is_reported(table_file: Write, capfd: pytest.Capt
     assert "triton_mm 32x32x32 g8 s3 w4 pad8 for float16 nn align 16 does not compile" in lines[2]
 
 
+@pytest.mark.slow
 def test_what_an_architecture_lacks_is_reported(table_file: Write) -> None:
     """Kernels for float8 do not compile where there is none; those with Triton's descriptors are not tried there."""
     path = table_file("old.json", FLOAT8, GROUPED, hardware=hardware("sm_80"))
