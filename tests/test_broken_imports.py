@@ -52,8 +52,9 @@ def test_a_broken_torch_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "lines"),
     [
-        ('OSError("no libcudart")', ["doctor"]),
-        ('ImportError("undefined\\nsymbol")', ["check"]),  # collect goes on: Inductor does without Triton
+        pytest.param('OSError("no libcudart")', ["doctor"], marks=pytest.mark.slow),
+        # collect goes on: Inductor does without Triton
+        pytest.param('ImportError("undefined\\nsymbol")', ["check"], marks=pytest.mark.slow),
         ('RuntimeError("numpy does not fit")', ["check", "collect"]),
         ('AttributeError("no language")', ["doctor"]),
     ],

@@ -220,6 +220,7 @@ if len(runs.read_text()) == int(sys.argv[2]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "when", "which", "line"),
     [

@@ -145,12 +145,16 @@ PREPARATIONS: dict[str, Callable[[Path], None]] = {
 }
 
 
+LONG = ("chooser.md", "editing.md", "exchange.md", "figures.md", "model.md", "reviewing.md")
+"""The documents whose blocks take 4 s or more."""
+
+
 def runnable() -> Iterator[Any]:
-    """The documents with blocks to run; those that compile are slow."""
+    """The documents with blocks to run; those that compile, or have many commands, are slow."""
     for document in (README, *PAGES):
         script = "".join(block.script for block in blocks(document))
         if script:
-            marks = [pytest.mark.slow] if "torch.compile" in script else []
+            marks = [pytest.mark.slow] if "torch.compile" in script or document.name in LONG else []
             yield pytest.param(document, id=document.name, marks=marks)
 
 

@@ -59,6 +59,7 @@ MALICIOUS = {
 }
 
 
+@pytest.mark.slow
 def test_malicious_tables_are_refused_in_bounded_memory(tmp_path: Path) -> None:
     """A million rows, values or levels are refused, or come to nothing, within the memory that a good table takes."""
     for name, data in MALICIOUS.items():
@@ -109,6 +110,7 @@ def test_a_table_with_hardly_a_good_row_is_refused(tmp_path: Path, monkeypatch: 
         read_table(tmp_path / "t.json")
 
 
+@pytest.mark.slow
 def test_a_row_has_only_so_many_configs(tmp_path: Path) -> None:
     """More than the limit cost the row, however it is decoded."""
     names = [parameter.name for parameter in TRITON_MM.parameters]

@@ -7,6 +7,7 @@ from pathlib import Path
 from platform import machine
 
 import numpy as np
+import pytest
 
 from diode_lut.model import Kind
 from diode_lut.model.ranking import Calibration, Weights
@@ -59,6 +60,7 @@ def close_model(path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_every_process_decides_alike(tmp_path: Path, after_inductor: Forks) -> None:
     """Decisions and cache keys are the same whatever hash seed, locale, directory, zone, processor and threads are."""
     command = [str(PROGRAM), "1000", json.dumps([close_model(tmp_path / "close.safetensors")])]

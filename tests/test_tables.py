@@ -12,6 +12,7 @@ from diode_lut.templates.config import ATEN
 TABLES = Path(__file__).parent.parent / "tables"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
 def test_a_table_comes_out_of_its_datasets(path: Path) -> None:
     """Building from the datasets that a table names gives the file, byte for byte."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from diode_lut.dataset import read_dataset
 from diode_lut.problem import Problem
 from diode_lut.table import Table, read_table
@@ -59,6 +61,7 @@ def summary() -> dict[str, object]:
     return {"answered": sum(map(bool, answers)), "digests": digests}
 
 
+@pytest.mark.slow
 def test_answers_are_the_recorded_ones() -> None:
     """Of all 2,360 measured problems, and of 100,000 drawn near them."""
     assert summary() == json.loads(RECORDED.read_text(encoding="utf-8"))

@@ -55,8 +55,8 @@ GOOD = [
                 GROUPED,
             ],
         ),
-        ("sm_80", GOOD),
-        ("gfx942", [*GOOD, *({**row, "dtype": "bfloat16"} for row in ATTENTION)]),
+        pytest.param("sm_80", GOOD, marks=pytest.mark.slow),
+        pytest.param("gfx942", [*GOOD, *({**row, "dtype": "bfloat16"} for row in ATTENTION)], marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -66,6 +66,7 @@ def test_configs_that_compile_are_good(arch: str, rows: list[dict[str, Any]], ta
     assert (result.exit_code, result.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_rows_for_any_op_are_not_those_of_bytes(table_file: Write) -> None:
     """A row that names no op is compiled for GEMMs, whose types are no float8 and no int8."""
     row = {"layout": "nt", "configs": [config("triton_mm 32x32x16 g8 s3 w4")]}
@@ -86,6 +87,7 @@ def test_what_does_not_compile_is_reported(table_file: Write, capfd: pytest.Capt
     assert "triton_mm 32x32x32 g8 s3 w4 pad8 for float16 nn align 16 does not compile" in lines[2]
 
 
+@pytest.mark.slow
 def test_what_an_architecture_lacks_is_reported(table_file: Write) -> None:
     """Kernels for float8 do not compile where there is none; those with Triton's descriptors are not tried there."""
     path = table_file("old.json", FLOAT8, GROUPED, hardware=hardware("sm_80"))
@@ -95,6 +97,7 @@ def test_what_an_architecture_lacks_is_reported(table_file: Write) -> None:
     assert "does not compile for sm_80" in float8
 
 
+@pytest.mark.slow
 def test_attention_that_does_not_compile_is_reported(table_file: Write) -> None:
     """Each such config is named with its line and with what it was compiled for, the smallest heads of its row."""
     path = table_file("mine.json", *[{**row, "dtype": "float16"} for row in ATTENTION], hardware=hardware("sm_35"))

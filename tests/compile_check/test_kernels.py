@@ -58,12 +58,12 @@ def test_shared_memory_is_that_of_inductors_kernel(
 
 
 ATTENTIONS = [
-    (Attention(k=128, v=128), "triton_flex_attention 64x64 s2 w4"),
+    pytest.param(Attention(k=128, v=128), "triton_flex_attention 64x64 s2 w4", marks=pytest.mark.slow),
     (Attention(k=192, v=128, dtype=torch.float16), "triton_flex_attention 128x64 s2 w8"),
-    (Attention(dtype=torch.float32), "triton_flex_attention 32x32 s2 w4"),
+    pytest.param(Attention(dtype=torch.float32), "triton_flex_attention 32x32 s2 w4", marks=pytest.mark.slow),
     (Attention(), "triton_flex_attention_backward 32x64 64x32 s2 w4"),
     (Attention(m=1, k=128, v=128, mask=None), "triton_flex_decoding 64 s3 w2"),
-    (Attention(m=16, g=4, mask=None), "triton_flex_decoding 128 s4 w4"),
+    pytest.param(Attention(m=16, g=4, mask=None), "triton_flex_decoding 128 s4 w4", marks=pytest.mark.slow),
 ]
 
 

@@ -44,6 +44,7 @@ def legal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurers, "SPLITS", [Config.parse("cpp_gemm")])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("legal")
 def test_a_folder_is_ready_to_contribute(tmp_path: Path) -> None:
     """It has the table, the page and a README with the figures, and others can rebuild it."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from diode_lut.dataset import read_dataset
 from diode_lut.table import read_table, write_table
 from tests.commands import call
@@ -25,6 +27,7 @@ def test_the_folder_passes(tmp_path: Path) -> None:
     assert any(each["reason"].startswith("4 measured problems: gain over aten 1.") for each in listed)
 
 
+@pytest.mark.slow
 def test_everything_is_checked_at_once(tmp_path: Path) -> None:
     """One run names a form that is not canonical, a config that does not compile, and a name that is missing."""
     contribute(tmp_path, 2)
@@ -70,6 +73,7 @@ class Clone:
         return subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_ci_checks_the_example(tmp_path: Path) -> None:
     """The job passes a real contribution, and ``.ci/run`` calls it so."""
     clone = Clone(tmp_path)
@@ -82,6 +86,7 @@ def test_ci_checks_the_example(tmp_path: Path) -> None:
     assert f'.ci/contributed "$(git hash-object -t tree /dev/null)" {example}' in (ROOT / ".ci" / "run").read_text()
 
 
+@pytest.mark.slow
 def test_ci_checks_the_tables_that_a_branch_changed(tmp_path: Path) -> None:
     """Its exit code is that of the check, its lines annotate the pull request, and other tables are left alone."""
     clone = Clone(tmp_path)

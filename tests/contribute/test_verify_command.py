@@ -220,6 +220,7 @@ def test_the_gain_of_a_range_is_the_mean_of_its_problems(tmp_path: Path) -> None
     assert read_problems(tmp_path / "drifted.json") == [small[0], small[0]._replace(m=small[0].m + 4)]
 
 
+@pytest.mark.slow
 def test_the_h200s_table_holds_on_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows for ranges and epilogues are measured, too; with 30 % of the rows swapped it does not hold."""
     recorded.play_back(monkeypatch)

@@ -137,6 +137,7 @@ def test_what_doubts_mean_is_found_elsewhere(trained: Trained, known: torch.Tens
     np.testing.assert_allclose(found.confidences, expected.confidences, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_problems_with_an_epilogue_have_confidences_of_their_own(trained: Trained) -> None:
     """The confidences for problems with an epilogue are from these problems alone, and so are the others'."""
     fused = torch.arange(trained.measured.size) % 3 == 0

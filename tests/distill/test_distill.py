@@ -66,6 +66,7 @@ def test_groups_are_kept_apart(distilled: Distilled) -> None:
     assert (len(left_out.choices), left_out.unknown) == (0, names.count("m=4096:4096")), "beyond the sizes it saw"
 
 
+@pytest.mark.slow
 def test_a_seed_gives_one_model(dataset_file: Path, distilled: Distilled, tmp_path: Path) -> None:
     """Distilling again gives the same file byte for byte, with another number of threads as well."""
     files = [tmp_path / name for name in ("first.safetensors", "second.safetensors")]
@@ -181,6 +182,7 @@ def test_one_device(dataset_file: Path, tmp_path: Path) -> None:
         distill([read_dataset(dataset_file), read_dataset(tmp_path / "y.msgpack")], SPLIT)
 
 
+@pytest.mark.slow
 def test_a_model_learns_from_devices_like_its_own(dataset_file: Path, tmp_path: Path) -> None:
     """The first dataset's device is the model's. A problem of both trains it twice, and only its own test it."""
     split = Split(0, 0.2)
@@ -196,6 +198,7 @@ def test_a_model_learns_from_devices_like_its_own(dataset_file: Path, tmp_path: 
     assert not found.validations
 
 
+@pytest.mark.slow
 def test_a_model_answers_for_its_own_device(tmp_path: Path) -> None:
     """Where two devices disagree about the faster of two configs, the model chooses as its own device does."""
     one, two, *_ = CONFIGS

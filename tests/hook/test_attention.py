@@ -15,6 +15,7 @@ import diode_lut
 from diode_lut.hook.handler import DiodeChoices
 from tests.attention import Attention, causal_reversed, soft_cap, window
 from tests.fake_cuda import H200, Lowered, compile_triton
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -78,11 +79,11 @@ def test_backward_and_decoding(rows: Rows) -> None:
     ("attention", "variant"),
     [
         (Attention(), "causal"),
-        (Attention(mask=causal_reversed), "causal"),
-        (Attention(mask=window), "computed"),
+        pytest.param(Attention(mask=causal_reversed), "causal", marks=pytest.mark.slow),
+        pytest.param(Attention(mask=window), "computed", marks=pytest.mark.slow),
         (Attention(mask=None), "full"),
         (Attention(documents=True), "captured"),
-        (Attention(score=soft_cap), "causal-score-computed"),
+        pytest.param(Attention(score=soft_cap), "causal-score-computed", marks=pytest.mark.slow),
         (Attention(mask=None, bias=True), "full-score-captured"),
     ],
 )
@@ -92,6 +93,7 @@ def test_variant_is_read_off_the_graphs(rows: Rows, attention: Attention, varian
     assert forward(attention) == WITH_ROW
 
 
+@pytest.mark.slow
 def test_key_says_all_sizes(rows: Rows) -> None:
     """A row for exactly one problem answers for it, and for none that differs in one size."""
     attention = Attention(b=2, h=8, g=4, m=256, n=384, k=64, v=128)
@@ -117,7 +119,11 @@ def test_left_to_inductor(rows: Rows, attention: Attention) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"BLOCK_M": 32, "BLOCK_N": 64}, {"num_warps": 2}, {"fwd_num_stages": 1}, {"USE_TMA": True}]
+    "options",
+    sampled(
+        [{"BLOCK_M": 32, "BLOCK_N": 64}, {"num_warps": 2}, {"fwd_num_stages": 1}, {"USE_TMA": True}],
+        {"fwd_num_stages": 1},
+    ),
 )
 def test_kernel_options_win(rows: Rows, options: dict[str, Any]) -> None:
     """The user's choices stay; Inductor makes the others, as without a table, and they are counted."""
@@ -220,6 +226,7 @@ def test_default_that_does_not_divide(rows: Rows, variant: str) -> None:
     assert len(offered) > 1
 
 
+@pytest.mark.slow
 def test_several_under_max_autotune(rows: Rows) -> None:
     """With top_k, or to verify, Inductor gets several configs to benchmark, but only where it autotunes."""
     rows({"op": "flex_attention", "configs": [FORWARD, {**FORWARD, "block_m": 128}]})

@@ -150,6 +150,7 @@ def test_caches_follow_what_the_answers_depend_on(files: Files, outcomes: Callab
     }
 
 
+@pytest.mark.slow
 def test_no_cache_knows_the_size_that_came_first(files: Files, outcomes: Callable[..., Any]) -> None:
     """A graph with a dynamic size has the same kernel in every process, whichever size each has first."""
     gains = {"library": {(1, 63): 1500, (64, 8192): 700}, "kernel": {(1, 31): 995, (32, 8192): 1500}}

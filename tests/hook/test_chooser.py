@@ -86,6 +86,7 @@ def test_answers_are_guarded(answer: str, caplog: pytest.LogCaptureFixture) -> N
     assert "rule" in warning
 
 
+@pytest.mark.slow
 def test_caches_follow_the_digest(after_inductor: Forks, tmp_path: Path) -> None:
     """A new process gets compiled code from the caches if name and digest are the same; without a digest, never."""
 

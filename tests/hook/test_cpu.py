@@ -96,6 +96,7 @@ def test_row_decides_frozen_linear(template: str, library: bool, own_rows: Rows,
     assert benchmarked == []
 
 
+@pytest.mark.slow
 def test_linear_after_something_fused(own_rows: Rows) -> None:
     """A frozen linear whose input is not computed yet when Inductor chooses is served like any other."""
     own_rows({"op": "mm", "configs": [{"template": "cpp_gemm"}]})
@@ -131,9 +132,9 @@ def test_verify_lets_inductor_time_the_choice_against_aten(own_rows: Rows, bench
 @pytest.mark.parametrize(
     ("bias", "settings", "mode"),
     [
-        (False, {"policy": "verify"}, "max-autotune"),
+        pytest.param(False, {"policy": "verify"}, "max-autotune", marks=pytest.mark.slow),
         (False, {"top_k": 2}, "default"),
-        (True, {"policy": "verify"}, "default"),
+        pytest.param(True, {"policy": "verify"}, "default", marks=pytest.mark.slow),
         (True, {"top_k": 2}, "max-autotune"),
     ],
 )

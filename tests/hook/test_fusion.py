@@ -18,6 +18,7 @@ from diode_lut.hook import epilogues
 from diode_lut.receipts import recorder
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 from tests.hook.test_hook import ATEN, Rows, blocks, triton
+from tests.sampled import named
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -85,7 +86,7 @@ def test_the_row_of_the_epilogue_decides(tmp_path: Path, rows: Rows, name: str, 
     compile_triton(kernel, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "function"), EPILOGUES.values(), ids=EPILOGUES)
+@pytest.mark.parametrize(("name", "function"), named(EPILOGUES, "row", "gate", "batch norm"))
 def test_rows_of_other_epilogues_do_not_decide(rows: Rows, name: str, function: Function) -> None:
     """Where only other classes have a kernel, the library is used, and the code is that without such rows."""
     rows(*by_class(**{"any": ATEN, "light": SMALL, "medium": SMALL, "heavy": SMALL, name: ATEN}))
@@ -125,7 +126,7 @@ def test_each_matmul_gets_its_own(rows: Rows) -> None:
     assert tiles(lower(layers, *LINEAR)) == [[64, 64, 32, 8], [64, 128, 32, 8]]
 
 
-@pytest.mark.parametrize(("name", "function"), EPILOGUES.values(), ids=EPILOGUES)
+@pytest.mark.parametrize(("name", "function"), named(EPILOGUES, "row", "gate", "batch norm"))
 def test_an_epilogue_behind_a_view_is_fused(tmp_path: Path, rows: Rows, name: str, function: Function) -> None:
     """A linear layer of a batch of sequences is a matmul and a view; what follows is fused all the same."""
     rows(*by_class(any=ATEN, **{name: SMALL}))
@@ -333,7 +334,9 @@ BIASED: dict[str, tuple[str, Function, list[Input]]] = {
 
 
 @pytest.mark.parametrize("autotune", [False, True], ids=["default", "max-autotune"])
-@pytest.mark.parametrize(("name", "function", "inputs"), BIASED.values(), ids=BIASED)
+@pytest.mark.parametrize(
+    ("name", "function", "inputs"), named(BIASED, "computed matrix", "matrix, gate and silu", "expanded column")
+)
 def test_a_bias_that_is_no_row_is_an_epilogue(
     tmp_path: Path, rows: Rows, name: str, function: Function, inputs: list[Input], autotune: bool
 ) -> None:

@@ -89,7 +89,7 @@ def test_two_threads_at_once() -> None:
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_forked_and_spawned_processes(method: str, after_inductor: Forks) -> None:
     """A process that one with loaded tables starts is served, whether it inherits them or not."""
     done = after_inductor.run(str(PROGRAM), method)

@@ -23,6 +23,7 @@ from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config
 from tests.fake_cuda import H200, Input, Lowered, compile_triton, lower
 from tests.model import small
+from tests.sampled import sampled
 
 pytestmark = pytest.mark.usefixtures("h200")
 
@@ -441,7 +442,7 @@ def aten_operands(choices: list[ChoiceCaller]) -> dict[str, list[tuple[Any, Any]
     return {each.name: [(node.get_size(), node.get_stride()) for node in each.input_nodes] for each in aten}
 
 
-@pytest.mark.parametrize("bias", [(2048,), (1, 2048), (512, 2048)], ids=str)
+@pytest.mark.parametrize("bias", sampled([(2048,), (1, 2048), (512, 2048)], (1, 2048)), ids=str)
 @pytest.mark.parametrize("configs", [[MM], [MM, ATEN], [ATEN, MM], [TMA, MM, ATEN]], ids=len)
 def test_aten_beside_triton_has_the_bias_of_its_own(
     configs: list[dict[str, Any]], bias: tuple[int, ...], mode: str, rows: Rows, listed: list[list[ChoiceCaller]]

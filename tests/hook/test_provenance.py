@@ -34,7 +34,7 @@ def table(table_file: Callable[..., Path], no_tables: None) -> Table:
     return write
 
 
-@pytest.mark.parametrize("autograd_cache", ["0", "1"])
+@pytest.mark.parametrize("autograd_cache", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_cached_graphs_tell_the_same(autograd_cache: str, table: Table, after_inductor: Forks, tmp_path: Path) -> None:
     """Receipt and statistics of a second process are those of the first, marked as cached."""
     unable = {"template": "triton_bmm", "block_m": 64, "block_n": 64, "block_k": 32}

@@ -10,6 +10,8 @@ import pytest
 from diode_lut.hook.versions import splits_large_batches
 from tests.forks import Forks
 
+pytestmark = pytest.mark.slow
+
 PLAIN = "triton_mm 128x128x64 g8 s2 w8"
 TUNED = "triton_mm 64x64x64 g4 s3 w4 mfma32 waves3 kpack1"
 UNPIPELINED = "triton_mm 64x64x32 g4 s1 w4 mfma0 waves2 kpack2"

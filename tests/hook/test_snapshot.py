@@ -251,7 +251,7 @@ def test_a_graph_without_its_answer_is_in_no_package(table: Table, monkeypatch: 
     assert [(run.traced, run.asked) for run in runs] == [(True, 1), (False, 0)]
 
 
-@pytest.mark.parametrize("sizes", ["static", "dynamic"])
+@pytest.mark.parametrize("sizes", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
 def test_artifacts_are_served_to_those_who_would_make_the_same(table: Table, sizes: str) -> None:
     """What was saved of the caches for other machines answers there if the tables are the same, and else does not."""
     compiler = dynamic if sizes == "dynamic" else torch.compile

@@ -66,7 +66,15 @@ DYNAMIC = pytest.mark.parametrize("dynamic", ["", "m"], ids=["static", "dynamic"
 
 
 @DYNAMIC
-@pytest.mark.parametrize(("m", "n", "k"), [(512, 2048, 1024), (8, 2048, 1024), (512, 64, 1024), (512, 2048, 128)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [
+        (512, 2048, 1024),
+        (8, 2048, 1024),
+        pytest.param(512, 64, 1024, marks=pytest.mark.slow),
+        pytest.param(512, 2048, 128, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("config", [MM, TMA], ids=lambda config: config["template"])
 def test_tf32_wherever_it_is_allowed(config: dict[str, Any], m: int, n: int, k: int, dynamic: str, rows: Rows) -> None:
     """Rows for tf32 get it in every size and range, and rows for float32 in none."""

@@ -58,7 +58,11 @@ print(any("cos" in event.name for event in profile.events()), _TRACE.finish())
 
 @pytest.mark.parametrize(
     ("program", "printed", "traces"),
-    [(ENOUGH, "True 1\n3\n", 1), (WHOLE_STEPS, "3 1\n", 1), (OWN_PROFILER, "True None\n", 0)],
+    [
+        pytest.param(ENOUGH, "True 1\n3\n", 1, marks=pytest.mark.slow),
+        (WHOLE_STEPS, "3 1\n", 1),
+        (OWN_PROFILER, "True None\n", 0),
+    ],
     ids=["the first calls", "whole steps", "none if the program has a profiler"],
 )
 def test_first_calls_are_traced(program: str, printed: str, traces: int, after_inductor: Forks, tmp_path: Path) -> None:

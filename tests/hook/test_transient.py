@@ -144,6 +144,7 @@ def test_the_code_is_looked_at_before_and_after_the_decisions(monkeypatch: pytes
         assert listed.count(own_code._CODE) == times
 
 
+@pytest.mark.slow
 def test_graph_during_which_the_hook_went_off_is_not_cached(after_inductor: Forks, tmp_path: Path) -> None:
     """A backward pass that Inductor decides alone is not under the key that the tables gave the forward pass."""
     program = """

@@ -10,40 +10,52 @@ from tests.forks import ROOT, Forks
 from tests.interpreter.conftest import found_by
 from tests.interpreter.test_device import ROUNDING
 from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES, WAYS, sizes_of
+from tests.sampled import chosen, sampled
 
 PROGRAM = ROOT / "tests" / "programs" / "branch.py"
 
 
 @pytest.fixture(scope="module")
-def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(
+    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What tests/programs/branch.py found out in a process of its own."""
-    return found_by(with_device, "branch.py", tmp_path_factory.mktemp("branch"))
+    return found_by(with_device, "branch.py", tmp_path_factory.mktemp("branch"), *chosen(request, "case"))
 
 
-@pytest.mark.parametrize("op", SHAPES)
-def test_each_size_runs_its_kernel(found: dict[str, Any], op: str) -> None:
+@pytest.mark.parametrize(
+    "case",
+    sampled(
+        (f"{op} triton" for op in SHAPES), "mm silu triton", "addmm triton", "bmm triton", "linear of any batch triton"
+    ),
+)
+def test_each_size_runs_its_kernel(found: dict[str, Any], case: str) -> None:
     """One compile serves all sizes, each with the kernel of its row, and all results are right to within rounding."""
-    case = found[f"{op} triton"]
-    assert case["error"] < 4 * ROUNDING["torch.float32"]
-    sizes = sizes_of(op, library=False)
+    each = found[case]
+    assert each["error"] < 4 * ROUNDING["torch.float32"]
+    sizes = sizes_of(case.removesuffix(" triton"), library=False)
     expected = {str(m): [BLOCKS[0] if m < 9 else BLOCKS[1] if m < 33 else BLOCKS[2]] for m in sizes}
-    assert (case["compiles"], case["blocks"]) == (1, expected)
+    assert (each["compiles"], each["blocks"]) == (1, expected)
 
 
-@pytest.mark.parametrize("op", [op for op in SHAPES if op not in FUSED])
-def test_the_library_runs_where_it_is_best(found: dict[str, Any], op: str) -> None:
+@pytest.mark.parametrize(
+    "case", sampled((f"{op} library" for op in SHAPES if op not in FUSED), "mm library", "baddbmm library")
+)
+def test_the_library_runs_where_it_is_best(found: dict[str, Any], case: str) -> None:
     """The library is called for the sizes at which it is the best, kernels run for the others."""
-    case = found[f"{op} library"]
-    assert case["error"] < 4 * ROUNDING["torch.float32"]
+    each = found[case]
+    assert each["error"] < 4 * ROUNDING["torch.float32"]
     expected = {str(m): [] if m < 9 else [BLOCKS[1] if m < 33 else BLOCKS[2]] for m in SIZES}
-    assert (case["compiles"], case["blocks"]) == (1, expected)
+    assert (each["compiles"], each["blocks"]) == (1, expected)
 
 
-@pytest.mark.parametrize("op", FUSED)
-def test_the_library_before_pointwise_work(found: dict[str, Any], op: str) -> None:
+@pytest.mark.parametrize(
+    "case", sampled((f"{op} library" for op in FUSED), "addmm relu library", "linear gelu of any batch library")
+)
+def test_the_library_before_pointwise_work(found: dict[str, Any], case: str) -> None:
     """Where the library is the best for some sizes and pointwise work follows, results are right."""
-    case = found[f"{op} library"]
-    assert (case["error"] < 4 * ROUNDING["torch.float32"], case["compiles"]) == (True, 1)
+    each = found[case]
+    assert (each["error"] < 4 * ROUNDING["torch.float32"], each["compiles"]) == (True, 1)
 
 
 def test_a_graph_that_is_compiled_as_sglang_does(found: dict[str, Any]) -> None:
@@ -70,6 +82,7 @@ def test_however_a_size_becomes_dynamic(found: dict[str, Any], way: str) -> None
     assert (case["compiles"], case["blocks"]) == (2 if way in ("a second size", "specialize_on") else 1, expected)
 
 
+@pytest.mark.slow
 def test_a_process_gets_the_branches_of_another(with_device: Forks, tmp_path: Path) -> None:
     """A graph with several kernels has the same ones in every process, whichever size comes first."""
     cases = []

@@ -7,11 +7,14 @@ import torch
 
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
+from tests.sampled import chosen, sampled
 
 
 @pytest.fixture(scope="module")
-def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return found_by(with_device, "convolve.py", tmp_path_factory.mktemp("convolve"))
+def found(
+    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    return found_by(with_device, "convolve.py", tmp_path_factory.mktemp("convolve"), *chosen(request, "case"))
 
 
 BLOCKS = {
@@ -27,7 +30,7 @@ BLOCKS = {
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="PyTorch asks for cuDNN's version")
-@pytest.mark.parametrize("case", BLOCKS)
+@pytest.mark.parametrize("case", sampled(BLOCKS, "option", "norm in float16", "one pixel", "gelu"))
 def test_rows_compute_1x1_convolutions(found: dict[str, Any], case: str) -> None:
     """Kernels of rows compute them and what follows, with Inductor's option and without, as float64 does."""
     assert found[case]["blocks"] == BLOCKS[case]

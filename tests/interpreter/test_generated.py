@@ -1,22 +1,29 @@
 """Generated kernels with fixed configs, and measured, on the device on which Triton's interpreter executes kernels."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
+from tests.programs.generate import REDUCTIONS
+from tests.sampled import chosen, sampled
 
 
-def test_generated_kernels_are_right(with_device: Forks, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def found(
+    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What tests/programs/generate.py found out in a process of its own."""
+    return found_by(with_device, "generate.py", tmp_path_factory.mktemp("generate"), *chosen(request, "form"))
+
+
+@pytest.mark.parametrize("form", sampled(REDUCTIONS, "persistent", "looped rows"))
+def test_generated_kernels_are_right(found: dict[str, Any], form: str) -> None:
     """Norms, softmax, sums, losses, transposes and gradients are float64's, whatever a row says, for any rows."""
-    found = found_by(with_device, "generate.py", tmp_path)
-    forms = ["persistent", "persistent rows", "looped", "looped rows"]
-    assert list(found) == [name for form in forms for name in (form, f"{form}, any number")]
-    for name, each in found.items():
+    for each, least in ((found[form], 9), (found[f"{form}, any number"], 2)):
         assert each["errors"] == pytest.approx([0] * len(each["errors"]), abs=1e-5)
-        assert each["kernels"]["fixed_config"] >= (2 if "any" in name else 9)
+        assert each["kernels"]["fixed_config"] >= least
 
 
 @pytest.fixture(scope="module")

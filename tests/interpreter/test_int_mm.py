@@ -7,15 +7,18 @@ import pytest
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.int_mm import CASES
+from tests.sampled import chosen, sampled
 
 
 @pytest.fixture(scope="module")
-def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(
+    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """What tests/programs/int_mm.py found out in a process of its own."""
-    return found_by(with_device, "int_mm.py", tmp_path_factory.mktemp("int8"))
+    return found_by(with_device, "int_mm.py", tmp_path_factory.mktemp("int8"), *chosen(request, "case"))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, "row-major", "odd sizes", "large sums", "heavy"))
 def test_row_computes_int_mm(found: dict[str, Any], case: str) -> None:
     """The row's kernel runs alone: each integer is exact, and what is fused behind is within bfloat16's rounding."""
     *_, epilogue = CASES[case]

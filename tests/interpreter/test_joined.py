@@ -8,15 +8,34 @@ from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.join import CASES
 from tests.programs.measure_joined import PROBLEMS
+from tests.sampled import chosen, sampled
 
 
 @pytest.fixture(scope="module")
-def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(
+    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """Run tests/programs/join.py in a process of its own, and return its findings."""
-    return found_by(with_device, "join.py", tmp_path_factory.mktemp("joined"))
+    return found_by(with_device, "join.py", tmp_path_factory.mktemp("joined"), *chosen(request, "case"))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    sampled(
+        CASES,
+        "odd sizes",
+        "biases",
+        "swiglu in training",
+        "geglu in float32",
+        "float8, swiglu",
+        "computed",
+        "chained",
+        "a batch may change, with biases",
+        "a size may change in training",
+        "few rows, odd sizes",
+        "few rows, swiglu",
+    ),
+)
 def test_kernel_computes_it(found: dict[str, Any], case: str) -> None:
     """The matmuls are kernels of the template, and results and gradients are those of float64."""
     assert found[case]["kernels"] == CASES[case].kernels
@@ -34,12 +53,12 @@ def test_nothing_is_written_beside(found: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def measured(with_device: Forks, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Run tests/programs/measure_joined.py in a process of its own, and return its findings."""
-    return found_by(with_device, "measure_joined.py", tmp_path_factory.mktemp("measured"))
+    return found_by(with_device, "measure_joined.py", *chosen(request, "problem"))
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", sampled(PROBLEMS, "geglu", "float8 three", "add"))
 def test_what_is_measured_computes_it(measured: dict[str, Any], problem: str) -> None:
     """Each kernel that ``collect`` times computes the matmuls, joined, apart, and with the work that follows."""
     found = measured[problem]

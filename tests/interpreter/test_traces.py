@@ -8,7 +8,7 @@ from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 
 
-@pytest.mark.parametrize("kind", [(), ("fixed",)])
+@pytest.mark.parametrize("kind", [pytest.param((), marks=pytest.mark.slow), ("fixed",)])
 def test_triton_s_kernels_have_their_sizes(with_device: Forks, tmp_path: Path, kind: tuple[str, ...]) -> None:
     """Templates' kernels are GEMMs with sizes and type, and generated kernels have their problem and what they fuse.
 

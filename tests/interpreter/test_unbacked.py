@@ -7,15 +7,18 @@ import pytest
 from tests.forks import Forks
 from tests.interpreter.conftest import found_by
 from tests.programs.unbacked import ROWS
+from tests.sampled import chosen, sampled
 
 
 @pytest.fixture(scope="module")
-def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(
+    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     """The results of tests/programs/unbacked.py, in a process of its own."""
-    return found_by(with_device, "unbacked.py", tmp_path_factory.mktemp("unbacked"))
+    return found_by(with_device, "unbacked.py", tmp_path_factory.mktemp("unbacked"), *chosen(request, "case"))
 
 
-@pytest.mark.parametrize("case", ROWS)
+@pytest.mark.parametrize("case", sampled(ROWS, "two kernels", "tma", "batch", "unbounded"))
 def test_rows_answer_within_bounds(found: dict[str, Any], case: str) -> None:
     """With a bound, one compile gets kernels that are right for all sizes, zero too; without, there is no choice."""
     kernels = 0 if case == "unbounded" else 2 if case in ("two kernels", "library") else 1

@@ -76,6 +76,7 @@ def test_a_table_that_does_not_fit_is_refused(collection: Collection) -> None:
     assert not collection.path.exists()
 
 
+@pytest.mark.slow
 def test_worker_killed_from_outside_costs_nothing(workers: Workers, collection: Collection) -> None:
     """Another worker does what a killed one had in hand; the file can be read at every moment."""
     problems = [problem(SLOW), problem(SLOW, 16), *(problem(m) for m in range(1, 20))]
@@ -89,6 +90,7 @@ def test_worker_killed_from_outside_costs_nothing(workers: Workers, collection: 
     assert {each.problem for each in outcomes} == set(problems)
 
 
+@pytest.mark.slow
 def test_worker_killed_between_shards_is_replaced(collection: Collection) -> None:
     """The next shard of a worker that has died meanwhile is measured by another process."""
     workers = Workers([{}])
@@ -102,6 +104,7 @@ def test_worker_killed_between_shards_is_replaced(collection: Collection) -> Non
     workers.close()
 
 
+@pytest.mark.slow
 def test_config_that_kills_a_worker_is_recorded(
     workers: Workers, collection: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,6 +121,7 @@ def test_config_that_kills_a_worker_is_recorded(
     assert any(f"{problem(HANGS)}, {SPLIT}: hung" in message for message in lost)
 
 
+@pytest.mark.slow
 def test_problem_that_kills_for_reasons_unknown_is_skipped(workers: Workers, collection: Collection) -> None:
     """A problem that kills every worker without a word is found and skipped; one that does so once is measured."""
     problems = [problem(KILLS), problem(1), problem(KILLS_ONCE)]
@@ -128,6 +132,7 @@ def test_problem_that_kills_for_reasons_unknown_is_skipped(workers: Workers, col
     assert collection.timings().keys() == set(problems) - {problem(KILLS)}
 
 
+@pytest.mark.slow
 def test_budget_ends_between_problems(workers: Workers, collection: Collection) -> None:
     """When the time is over each worker ends with the problem in hand, and no other is begun."""
     problems = [problem(SLOW, n) for n in range(1, 20)]
@@ -161,6 +166,7 @@ def test_dataset_of_another_machine_is_refused_first(workers: Workers, collectio
     assert not collection.begun()
 
 
+@pytest.mark.slow
 def test_workers_that_differ_are_refused(collection: Collection) -> None:
     """Timings of two kinds of machine are not mixed, and nothing is measured."""
     workers = Workers([{}, {"ATEN_CPU_CAPABILITY": "default"}])
@@ -170,6 +176,7 @@ def test_workers_that_differ_are_refused(collection: Collection) -> None:
     assert not collection.path.exists()
 
 
+@pytest.mark.slow
 def test_workers_measure_as_this_process_does(collection: Collection) -> None:
     """On a machine without a GPU, all devices are one worker, whose timings go into the same file as ours."""
     first, second = problem(1), problem(2)

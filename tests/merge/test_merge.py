@@ -71,6 +71,7 @@ def test_uniting_with_itself_or_nothing_changes_nothing(one: Table, other: Table
     assert merge(None, table(), one).table == one
 
 
+@pytest.mark.slow
 @settings(max_examples=share(150))
 @given(st.none() | tables, edits, edits)
 def test_no_row_is_lost_or_doubled_without_a_remark(base: Table | None, ours: Table, theirs: Table) -> None:

@@ -82,6 +82,7 @@ def gain_over_all(validation: Validation) -> float:
     return math.exp(-sum(math.log(choice.time) for choice in validation.answered().choices) / count)
 
 
+@pytest.mark.slow
 def test_the_test_split_was_not_trained_on(shipped: Model) -> None:
     """The model names its training datasets, and no problem of the test split is in them."""
     others = DATASETS / "random" / "nvidia-h200.msgpack.zst", *DATASETS.joinpath("epilogues").glob("nvidia-h200*")
@@ -164,6 +165,7 @@ def test_no_first_choice_failed(of_models: Validation, others_at_random: Validat
     assert [each.failed for each in (of_models, others_at_random, at_random)] == [[], [], []]
 
 
+@pytest.mark.slow
 def test_layers_of_bytes_are_known() -> None:
     """On layers in float8 and int8 that it was not trained on, it answers, near the best, and no answer is slow."""
     model = read_model(TABLES / "nvidia-h200-float8-int8.mlp.safetensors")

@@ -1,7 +1,7 @@
 """Runs flex attention with rows for its kernels on the interpreter's device; tests/interpreter/test_attention.py reads.
 
-``python attention.py DIRECTORY``: tables go there. Prints, by case, whether the rows' kernels ran, and the largest
-errors of the result and of each gradient, against float64.
+``python attention.py DIRECTORY [CASE]...``: tables go there. Prints, by case, whether the rows' kernels ran, and the
+largest errors of the result and of each gradient, against float64.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def _exact(case: Case, documents: Any, q: Any, k: Any, v: Any) -> Any:
     return scores.softmax(-1) @ v.repeat_interleave(case.g, 1)
 
 
-def main(directory: Path) -> dict[str, Any]:
-    """For each case, the blocks that ran, and the errors."""
+def main(directory: Path, *names: str) -> dict[str, Any]:
+    """For these cases, or all, the blocks that ran, and the errors."""
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
@@ -149,7 +149,7 @@ def main(directory: Path) -> dict[str, Any]:
     table = directory / "attention.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": ROWS}), encoding="utf-8")
     with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
-        found: dict[str, Any] = {name: run(case) for name, case in CASES.items()}
+        found: dict[str, Any] = {name: run(CASES[name]) for name in names or CASES}
     return {**found, "hits": sorted(problem for problem, *_ in _hits())}
 
 
@@ -169,5 +169,5 @@ def _hits() -> list[tuple[str, int]]:
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        answer = main(Path(sys.argv[1]))
+        answer = main(Path(sys.argv[1]), *sys.argv[2:])
     print(json.dumps(answer))

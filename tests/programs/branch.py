@@ -1,7 +1,7 @@
 """What matmuls with a dynamic size run on the interpreter's device, as JSON for tests/interpreter/test_branches.py.
 
-``python branch.py DIRECTORY``: tables go there. ``python branch.py DIRECTORY SIZE OTHER``: what ``after_another``
-says, with these sizes first.
+``python branch.py DIRECTORY [CASE]...``: tables go there. ``python branch.py DIRECTORY SIZE OTHER``: what
+``after_another`` says, with these sizes first.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def sizes_of(op: str, *, library: bool) -> tuple[int, ...]:
     return sizes if ([*SHAPES].index(op) + library) % 2 else sizes[::-1]
 
 
-def main(directory: str) -> dict[str, Any]:
-    """For each op, with and without the library for small sizes: what ``run`` says."""
+def main(directory: str, *names: str) -> dict[str, Any]:
+    """What ``run`` says for ops, with and without the library for small sizes: these cases, or all."""
     import torch
     from torch.nn import functional
 
@@ -85,6 +85,8 @@ def main(directory: str) -> dict[str, Any]:
     for op, shapes in SHAPES.items():
         for library in (False, True):
             name = f"{op} {'library' if library else 'triton'}"
+            if names and name not in names:
+                continue
             found[name] = run(functions[op], shapes, table(op, *rows(op, library)), sizes_of(op, library=library))
     path = table("artifact", *rows("mm", library=True))
     found["artifact"] = run(torch.mm, SHAPES["mm"], path, SIZES, backend=as_servers_compile)
@@ -246,4 +248,4 @@ def run(
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        print(json.dumps((after_another if sys.argv[2:] else main)(*sys.argv[1:])))
+        print(json.dumps((after_another if sys.argv[2:] and sys.argv[2].isdigit() else main)(*sys.argv[1:])))

@@ -1,7 +1,7 @@
 """Runs 1x1 convolutions as GEMMs on the interpreter's device; tests/interpreter/test_convolutions.py reads it.
 
-``python convolve.py DIRECTORY``: a table goes there. Prints by case the blocks of the Triton kernels that ran, how many
-other kernels there were, and the relative error.
+``python convolve.py DIRECTORY [CASE]...``: a table goes there. Prints by case the blocks of the Triton kernels that
+ran, how many other kernels there were, and the relative error.
 """
 
 from __future__ import annotations
@@ -100,17 +100,17 @@ def run(case: Case) -> dict[str, Any]:
     }
 
 
-def main(directory: Path) -> dict[str, Any]:
-    """Return what ran in each case."""
+def main(directory: Path, *names: str) -> dict[str, Any]:
+    """Return what ran in these cases, or all."""
     import diode_lut
 
     table = directory / "rows.json"
     table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": rows()}), encoding="utf-8")
     with diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
-        return {name: run(case) for name, case in CASES.items()}
+        return {name: run(CASES[name]) for name in names or CASES}
 
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        answer = main(Path(sys.argv[1]))
+        answer = main(Path(sys.argv[1]), *sys.argv[2:])
     print(json.dumps(answer))

@@ -1,8 +1,8 @@
 """Runs generated kernels with fixed configs on the interpreter's device; tests/interpreter/test_generated.py reads it.
 
-``python generate.py DIRECTORY``: tables go there. Prints for each config of reductions the errors of all results and
-gradients against float64, and how often which heuristics are in the code; first with fixed sizes, then of one compile
-with a number of rows that may change, for several numbers.
+``python generate.py DIRECTORY [FORM]...``: tables go there. Prints for each form of reductions the errors of all
+results and gradients against float64, and how often which heuristics are in the code; first with fixed sizes, then of
+one compile with a number of rows that may change, for several numbers.
 """
 
 import json
@@ -30,8 +30,8 @@ ROWS = (30, 2, 17, 65)  # numbers of rows, first that of the compile
 SHAPES = ((37, 50), (21, 70), (70,), (70,), (16, 64), (64,), (33, 40), (5, 12, 14), (3, 20, 48), (3, 48, 20), (19, 43))
 
 
-def main(directory: Path) -> dict[str, Any]:
-    """The errors, and the heuristics."""
+def main(directory: Path, *forms: str) -> dict[str, Any]:
+    """The errors, and the heuristics, of these forms or all."""
     import torch
     from torch._inductor.utils import fresh_cache, run_and_get_code
     from torch.nn import functional
@@ -64,10 +64,10 @@ def main(directory: Path) -> dict[str, Any]:
     tensors = [torch.randn(shape, device="cuda") for shape in SHAPES]
     exact = attempt(function, [each.cpu().double() for each in tensors])
     answer: dict[str, Any] = {}
-    for name, config in REDUCTIONS.items():
+    for name in forms or REDUCTIONS:
         torch._dynamo.reset()
         table = directory / f"{name}.json"
-        entries = [*POINTWISE, {"op": "reduction", "configs": [config]}]
+        entries = [*POINTWISE, {"op": "reduction", "configs": [REDUCTIONS[name]]}]
         table.write_text(json.dumps({"schema_version": 2, "hardware": HARDWARE, "entries": entries}), encoding="utf-8")
         with fresh_cache(), diode_lut.config.patch(tables=(str(table),), tiers=("user",)):
             results, codes = run_and_get_code(attempt, torch.compile(function), tensors)
@@ -92,5 +92,5 @@ def main(directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        found = main(Path(sys.argv[1]))
+        found = main(Path(sys.argv[1]), *sys.argv[2:])
     print(json.dumps(found))

@@ -1,7 +1,8 @@
 """Runs int_mm with rows for its kernel on the interpreter's device; tests/interpreter/test_int_mm.py reads it.
 
-``python int_mm.py DIRECTORY``: tables go there. Prints, by case, whether a Triton kernel of the row ran and the library
-did not, and the largest error: of integers as it is, of what epilogues make of them over the root mean square.
+``python int_mm.py DIRECTORY [CASE]...``: tables go there. Prints, by case, whether a Triton kernel of the row ran and
+the library did not, and the largest error: of integers as it is, of what epilogues make of them over the root mean
+square.
 """
 
 import json
@@ -26,8 +27,8 @@ CASES = {
 }
 
 
-def main(directory: Path) -> dict[str, Any]:
-    """For each case, whether the row's kernel ran, and the error."""
+def main(directory: Path, *names: str) -> dict[str, Any]:
+    """For these cases, or all, whether the row's kernel ran, and the error."""
     import torch
     from torch._inductor.utils import fresh_cache, run_and_get_code
 
@@ -36,7 +37,8 @@ def main(directory: Path) -> dict[str, Any]:
     from diode_lut.problem import NO_EPILOGUE, Problem
 
     found: dict[str, Any] = {}
-    for case, (layout, (m, n, k), epilogue) in CASES.items():
+    for case in names or CASES:
+        layout, (m, n, k), epilogue = CASES[case]
         problem = Problem.of("int_mm", m, n, k, dtype="int8", layout=layout, epilogue=epilogue)
         configs = [{"template": "triton_mm", **TILES}]
         rows = [{"op": "int_mm", "epilogue": each, "configs": configs} for each in dict.fromkeys(("none", epilogue))]
@@ -57,5 +59,5 @@ def main(directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        answer = main(Path(sys.argv[1]))
+        answer = main(Path(sys.argv[1]), *sys.argv[2:])
     print(json.dumps(answer))

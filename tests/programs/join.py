@@ -1,8 +1,8 @@
 """Computes joined matmuls, and few rows, by rows on the interpreter's device; tests/interpreter/test_joined.py reads
 what it prints.
 
-``python join.py DIRECTORY``: a table goes there. Prints, by case, how many kernels are joined, how many library kernels
-are called, and the relative errors of results and gradients against float64.
+``python join.py DIRECTORY [CASE]...``: a table goes there. Prints, by case, how many kernels are joined, how many
+library kernels are called, and the relative errors of results and gradients against float64.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ def write(table: Path, *entries: dict[str, Any]) -> str:
     return str(table)
 
 
-def main(directory: Path) -> dict[str, Any]:
-    """The findings of ``run`` for each case, those of ``compiles``, and what was written beside tensors."""
+def main(directory: Path, *names: str) -> dict[str, Any]:
+    """The findings of ``run`` for these cases or all, those of ``compiles``, and what was written beside tensors."""
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
@@ -258,13 +258,13 @@ def main(directory: Path) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     with fresh_cache(), diode_lut.config.patch(tiers=("user",)):
-        for name, case in CASES.items():
-            with diode_lut.config.patch(tables=(write(directory / f"{name}.json", *case.rows()),)):
-                found[name] = run(case)
+        for name in names or CASES:
+            with diode_lut.config.patch(tables=(write(directory / f"{name}.json", *CASES[name].rows()),)):
+                found[name] = run(CASES[name])
         return found | {"compiles": compiles(directory), "overruns": overruns()}
 
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        answer = main(Path(sys.argv[1]))
+        answer = main(Path(sys.argv[1]), *sys.argv[2:])
     print(json.dumps(answer))

@@ -1,11 +1,12 @@
 """Makes the kernels with which ``collect`` measures joined matmuls, and work apart from a matmul, on the interpreter.
 
-``python measure_joined.py DIRECTORY``: tests/interpreter/test_joined.py reads what it prints, by problem: the configs
-of the kernels that compute it, and how many programs apart do.
+``python measure_joined.py [PROBLEM]...``: tests/interpreter/test_joined.py reads what it prints, by problem: the
+configs of the kernels that compute it, and how many programs apart do.
 """
 
 import json
 import os
+import sys
 from typing import Any
 
 from tests.interpreter.device import interpreter_cuda
@@ -54,13 +55,13 @@ def measured(sizes: dict[str, Any]) -> dict[str, Any]:
     return {"kernels": right, "apart": apart, "tried": tried, "rivals": rivals}
 
 
-def main() -> dict[str, Any]:
-    """Return what computes each problem."""
-    return {name: measured(sizes) for name, sizes in PROBLEMS.items()}
+def main(*names: str) -> dict[str, Any]:
+    """Return what computes each of these problems, or of all."""
+    return {name: measured(PROBLEMS[name]) for name in names or PROBLEMS}
 
 
 if __name__ == "__main__":
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     with interpreter_cuda():
-        answer = main()
+        answer = main(*sys.argv[1:])
     print(json.dumps(answer))

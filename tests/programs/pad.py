@@ -1,6 +1,6 @@
 """What matmuls become on the interpreter's device where a row pads, as JSON for tests/interpreter/test_padding.py.
 
-``python pad.py DIRECTORY``: tables and Inductor's caches go there.
+``python pad.py DIRECTORY [CASE]...``: tables and Inductor's caches go there.
 """
 
 import json
@@ -26,16 +26,17 @@ SHAPES = {
 }
 
 MODES = ("default", "max-autotune-no-cudagraphs")
-CASES = [
-    (op, dtype, MODES[(number + place) % 2])
+CASES = {
+    f"{op} {dtype} {mode}": (op, dtype, mode)
     for number, op in enumerate(SHAPES)
     for place, dtype in enumerate(("bfloat16", "float32"))
-]
+    for mode in [MODES[(number + place) % 2]]
+}
 """Each op with each type, and in each mode."""
 
 
-def main(directory: str) -> dict[str, Any]:
-    """For each case the largest error, the matmuls left to Inductor's benchmark, and how many kernels there are."""
+def main(directory: str, *names: str) -> dict[str, Any]:
+    """For these cases, or all, the largest error, the matmuls left to Inductor's benchmark, and how many kernels."""
     import torch
 
     functions: dict[str, Callable[..., Any]] = {
@@ -49,14 +50,15 @@ def main(directory: str) -> dict[str, Any]:
     }
     table = Tables(Path(directory))
     found = {}
-    for op, dtype, mode in CASES:
+    for name in names or CASES:
+        op, dtype, mode = CASES[name]
         pad = {"bfloat16": 8, "float32": 4}[dtype]
         path = table("padded", {"align": 2, "configs": [{**(BMM if op == "bmm" else MM), "pad": pad}]})
-        found[f"{op} {dtype} {mode}"] = run(functions[op], SHAPES[op], path, getattr(torch, dtype), mode=mode)
+        found[name] = run(functions[op], SHAPES[op], path, getattr(torch, dtype), mode=mode)
     path = table("library", {"align": 2, "configs": [{**ATEN, "pad": 8}]})
     found["library"] = run(functions["linear"], SHAPES["linear"], path, torch.bfloat16)
-    for name, epilogue, n in (("light", "relu", 48), ("light", "relu", 51), ("heavy", "gelu", 48)):
-        rows = [{"align": 2, "configs": [{**ATEN, "pad": 8}]}, {"align": 16, "epilogue": name, "configs": [MM]}]
+    for kind, epilogue, n in (("light", "relu", 48), ("light", "relu", 51), ("heavy", "gelu", 48)):
+        rows = [{"align": 2, "configs": [{**ATEN, "pad": 8}]}, {"align": 16, "epilogue": kind, "configs": [MM]}]
         shapes = [(2, 20, 77), (n, 77), (n,)]
         found[f"{epilogue} {n}"] = run(functions[epilogue], shapes, table("epilogue", *rows), torch.bfloat16)
     path = table("tma", {"op": "mm", "align": 2, "configs": [{**TMA, "pad": 8}]})
@@ -186,4 +188,4 @@ def _counting(calls: list[Any]) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        print(json.dumps(main(sys.argv[1])))
+        print(json.dumps(main(*sys.argv[1:])))

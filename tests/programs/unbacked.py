@@ -1,7 +1,7 @@
 """Runs matmuls with a size that only the data tell, on the interpreter's device; test_unbacked.py reads what it prints.
 
-``python unbacked.py DIRECTORY``: tables go there. Prints, by case, what is counted for the only compile, and the
-largest error for all sizes; and whether a program's own Triton allocator is in force after a call with tensor
+``python unbacked.py DIRECTORY [CASE]...``: tables go there. Prints, by case, what is counted for the only compile, and
+the largest error for all sizes; and whether a program's own Triton allocator is in force after a call with tensor
 descriptors.
 """
 
@@ -59,8 +59,6 @@ def run(case: str, table: Path) -> dict[str, Any]:
     import diode_lut
 
     torch._dynamo.reset()
-    rows = {"schema_version": 2, "hardware": HARDWARE, "entries": ROWS[case]}
-    table.write_text(json.dumps(rows), encoding="utf-8")
     x, w = torch.randn(50, 48, device="cuda"), torch.randn(48, 40, device="cuda")
     compiled = torch.compile(lambda *tensors: multiply(case, *tensors), fullgraph=True)
     errors = []
@@ -98,20 +96,23 @@ def keeps_allocator(table: Path) -> bool:
     return _allocation._allocator.get() is own
 
 
-def main(directory: Path) -> dict[str, Any]:
-    """The findings of ``run`` for each case."""
+def main(directory: Path, *names: str) -> dict[str, Any]:
+    """The findings of ``run`` for these cases, or all."""
     import torch
     from torch._inductor.utils import fresh_cache
 
     import diode_lut
 
+    for case, entries in ROWS.items():
+        rows = {"schema_version": 2, "hardware": HARDWARE, "entries": entries}
+        (directory / f"{case}.json").write_text(json.dumps(rows), encoding="utf-8")
     captured = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
     with fresh_cache(), torch._dynamo.config.patch(captured), diode_lut.config.patch(tiers=("user",)):
-        found = {case: run(case, directory / f"{case}.json") for case in ROWS}
+        found = {case: run(case, directory / f"{case}.json") for case in names or ROWS}
         return {**found, "own allocator": keeps_allocator(directory / "tma.json")}
 
 
 if __name__ == "__main__":
     with interpreter_cuda():
-        answer = main(Path(sys.argv[1]))
+        answer = main(Path(sys.argv[1]), *sys.argv[2:])
     print(json.dumps(answer))

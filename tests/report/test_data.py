@@ -103,6 +103,7 @@ def test_each_template_has_a_colour() -> None:
     assert [style.count(f"--template-{number}: ") for number in range(len(TEMPLATES) + 1)] == [2] * len(TEMPLATES) + [0]
 
 
+@pytest.mark.slow
 def test_a_model_beside_a_table(opened: Table, dataset: Path, shipped_model: Model) -> None:
     """A model has no rows; its choices on the problems are there, and so are its answers to what was asked."""
     answered = evaluate(ModelSource(shipped_model, shipped_model.hardware), read_dataset(dataset))

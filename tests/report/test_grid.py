@@ -51,9 +51,9 @@ def decided(model: Model, problem: Problem) -> tuple[str | None, int | None]:
 @pytest.mark.parametrize(
     ("kind", "settings", "abstains"),
     [
-        (("bmm", "float16", "tn"), {}, False),
+        pytest.param(("bmm", "float16", "tn"), {}, False, marks=pytest.mark.slow),
         (("mm", "bfloat16", "nt"), {"confidence_threshold": 0.999, "gain_threshold": 0.3}, True),
-        (("mm", "float32", "nn"), {"min_gain": 0.2}, False),
+        pytest.param(("mm", "float32", "nn"), {"min_gain": 0.2}, False, marks=pytest.mark.slow),
     ],
 )
 def test_it_is_what_the_model_decides(
