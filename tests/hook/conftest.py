@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._inductor import config as inductor_config
 from torch._logging._internal import trace_log
 
 import diode_lut
@@ -23,6 +24,13 @@ def h200() -> Iterator[None]:
     """Inductor believes in an H200."""
     with fake_cuda():
         yield
+
+
+@pytest.fixture(params=["default", "max-autotune"])
+def mode(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both modes; benchmarking would fail on the device that is not there."""
+    with inductor_config.patch(max_autotune=request.param == "max-autotune"):
+        yield request.param
 
 
 @pytest.fixture

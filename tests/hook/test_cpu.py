@@ -53,12 +53,6 @@ def cold(libraries: None) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[False, True], ids=["default", "max-autotune"])
-def autotuning(request: pytest.FixtureRequest) -> Iterator[None]:
-    with inductor_config.patch(max_autotune=request.param):
-        yield
-
-
 @pytest.fixture
 def benchmarked() -> Iterator[list[str]]:
     """The names of the ops that Inductor benchmarked."""
@@ -72,7 +66,7 @@ def benchmarked() -> Iterator[list[str]]:
     get_algorithm_selector_cache().feedback_saver_fns.remove(save)
 
 
-@pytest.mark.usefixtures("autotuning")
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize(("template", "calls_library"), [("aten", True), ("cpp_gemm", False)])
 def test_row_decides_bmm(template: str, calls_library: bool, own_rows: Rows, benchmarked: list[str]) -> None:
     """The row's choice between the library and the C++ template is the code, in either mode, with no benchmark."""
@@ -83,7 +77,7 @@ def test_row_decides_bmm(template: str, calls_library: bool, own_rows: Rows, ben
     assert benchmarked == []
 
 
-@pytest.mark.usefixtures("autotuning")
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize(("template", "library"), [("aten", True), ("cpp_gemm", False)])
 def test_row_decides_frozen_linear(template: str, library: bool, own_rows: Rows, benchmarked: list[str]) -> None:
     """So it is for nn.Linear with frozen weights, which never passes a choices handler."""

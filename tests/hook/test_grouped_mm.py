@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,13 +58,6 @@ def tunables(lowered: Lowered) -> list[int]:
 def forward(a: Input = A, b: Input = B, ends: Input = ENDS) -> list[int]:
     """What the kernel of a forward pass has."""
     return tunables(lower(grouped, a, b, ends))
-
-
-@pytest.fixture(params=[False, True], ids=["default", "max-autotune"])
-def mode(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both modes."""
-    with inductor_config.patch(max_autotune=request.param):
-        yield
 
 
 @pytest.mark.usefixtures("mode")

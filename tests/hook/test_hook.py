@@ -74,13 +74,6 @@ class Theirs(InductorChoices):
         return super().get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
 
 
-@pytest.fixture(params=["default", "max-autotune"])
-def mode(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Both modes; benchmarking would fail here, for there is no device."""
-    with inductor_config.patch(max_autotune=request.param == "max-autotune"):
-        yield request.param
-
-
 @pytest.fixture
 def autotuning() -> Iterator[None]:
     with inductor_config.patch(max_autotune=True):

@@ -62,12 +62,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ops
 
 
-@pytest.fixture(params=["default", "max-autotune"])
-def mode(request: pytest.FixtureRequest) -> Iterator[str]:
-    with inductor_config.patch(max_autotune=request.param == "max-autotune"):
-        yield request.param
-
-
 def compiled(function: Callable[..., Any], *inputs: Input) -> Lowered:
     return lower(function, *inputs, joint=True)
 
