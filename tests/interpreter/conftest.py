@@ -10,6 +10,7 @@ import pytest
 
 from tests.forks import INDUCTOR, ROOT, Forks, first_compile, forks_after
 from tests.interpreter.process import require_interpreter
+from tests.sampled import chosen
 
 DEVICE = f"""
 from tests.interpreter.device import interpreter_cuda
@@ -32,3 +33,9 @@ def found_by(forks: Forks, program: str, *arguments: Path | str) -> dict[str, An
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+def found_for(request: pytest.FixtureRequest, program: str, parameter: str = "case") -> dict[str, Any]:
+    """What such a program, which gets a directory, prints of the cases that the tests of this module are about."""
+    directory = request.getfixturevalue("tmp_path_factory").mktemp(program.removesuffix(".py"))
+    return found_by(request.getfixturevalue("with_device"), program, directory, *chosen(request, parameter))

@@ -4,21 +4,18 @@ from typing import Any
 
 import pytest
 
-from tests.forks import Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_for
 from tests.programs.attention import CASES
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 32}
 BACKWARD = {"BLOCK_M1": 16, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32}
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What tests/programs/attention.py found out in a process of its own."""
-    return found_by(with_device, "attention.py", tmp_path_factory.mktemp("attention"), *chosen(request, "case"))
+    return found_for(request, "attention.py")
 
 
 @pytest.mark.parametrize("case", sampled(CASES, "window, soft cap, shared keys", "no mask", "decoding"))

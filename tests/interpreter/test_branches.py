@@ -7,20 +7,18 @@ from typing import Any
 import pytest
 
 from tests.forks import ROOT, Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_for
 from tests.interpreter.test_device import ROUNDING
 from tests.programs.branch import BLOCKS, FUSED, SHAPES, SIZES, WAYS, sizes_of
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 PROGRAM = ROOT / "tests" / "programs" / "branch.py"
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What tests/programs/branch.py found out in a process of its own."""
-    return found_by(with_device, "branch.py", tmp_path_factory.mktemp("branch"), *chosen(request, "case"))
+    return found_for(request, "branch.py")
 
 
 @pytest.mark.parametrize(

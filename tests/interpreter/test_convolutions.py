@@ -5,16 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.forks import Forks
-from tests.interpreter.conftest import found_by
-from tests.sampled import chosen, sampled
+from tests.interpreter.conftest import found_for
+from tests.sampled import sampled
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    return found_by(with_device, "convolve.py", tmp_path_factory.mktemp("convolve"), *chosen(request, "case"))
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return found_for(request, "convolve.py")
 
 
 BLOCKS = {

@@ -5,17 +5,15 @@ from typing import Any
 import pytest
 
 from tests.forks import Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_by, found_for
 from tests.programs.generate import REDUCTIONS
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What tests/programs/generate.py found out in a process of its own."""
-    return found_by(with_device, "generate.py", tmp_path_factory.mktemp("generate"), *chosen(request, "form"))
+    return found_for(request, "generate.py", "form")
 
 
 @pytest.mark.parametrize("form", sampled(REDUCTIONS, "persistent", "looped rows"))

@@ -4,18 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.forks import Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_for
 from tests.programs.int_mm import CASES
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What tests/programs/int_mm.py found out in a process of its own."""
-    return found_by(with_device, "int_mm.py", tmp_path_factory.mktemp("int8"), *chosen(request, "case"))
+    return found_for(request, "int_mm.py")
 
 
 @pytest.mark.parametrize("case", sampled(CASES, "row-major", "odd sizes", "large sums", "heavy"))

@@ -4,19 +4,16 @@ from typing import Any
 
 import pytest
 
-from tests.forks import Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_for
 from tests.programs.join import CASES
 from tests.programs.measure_joined import PROBLEMS
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Run tests/programs/join.py in a process of its own, and return its findings."""
-    return found_by(with_device, "join.py", tmp_path_factory.mktemp("joined"), *chosen(request, "case"))
+    return found_for(request, "join.py")
 
 
 @pytest.mark.parametrize(
@@ -53,9 +50,9 @@ def test_nothing_is_written_beside(found: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def measured(with_device: Forks, request: pytest.FixtureRequest) -> dict[str, Any]:
+def measured(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Run tests/programs/measure_joined.py in a process of its own, and return its findings."""
-    return found_by(with_device, "measure_joined.py", *chosen(request, "problem"))
+    return found_for(request, "measure_joined.py", "problem")
 
 
 @pytest.mark.parametrize("problem", sampled(PROBLEMS, "geglu", "float8 three", "add"))

@@ -4,19 +4,16 @@ from typing import Any
 
 import pytest
 
-from tests.forks import Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_for
 from tests.interpreter.test_device import ROUNDING
 from tests.programs.pad import CASES
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What tests/programs/pad.py found out in a process of its own."""
-    return found_by(with_device, "pad.py", tmp_path_factory.mktemp("pad"), *chosen(request, "case"))
+    return found_for(request, "pad.py")
 
 
 @pytest.mark.parametrize(

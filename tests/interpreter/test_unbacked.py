@@ -4,18 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.forks import Forks
-from tests.interpreter.conftest import found_by
+from tests.interpreter.conftest import found_for
 from tests.programs.unbacked import ROWS
-from tests.sampled import chosen, sampled
+from tests.sampled import sampled
 
 
 @pytest.fixture(scope="module")
-def found(
-    with_device: Forks, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The results of tests/programs/unbacked.py, in a process of its own."""
-    return found_by(with_device, "unbacked.py", tmp_path_factory.mktemp("unbacked"), *chosen(request, "case"))
+    return found_for(request, "unbacked.py")
 
 
 @pytest.mark.parametrize("case", sampled(ROWS, "two kernels", "tma", "batch", "unbounded"))

@@ -1,7 +1,7 @@
 """Makes the kernels with which ``collect`` measures joined matmuls, and work apart from a matmul, on the interpreter.
 
-``python measure_joined.py [PROBLEM]...``: tests/interpreter/test_joined.py reads what it prints, by problem: the
-configs of the kernels that compute it, and how many programs apart do.
+``python measure_joined.py DIRECTORY [PROBLEM]...``: tests/interpreter/test_joined.py reads what it prints, by problem:
+the configs of the kernels that compute it, and how many programs apart do.
 """
 
 import json
@@ -63,5 +63,5 @@ def main(*names: str) -> dict[str, Any]:
 if __name__ == "__main__":
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     with interpreter_cuda():
-        answer = main(*sys.argv[1:])
+        answer = main(*sys.argv[2:])
     print(json.dumps(answer))
