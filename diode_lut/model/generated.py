@@ -69,12 +69,12 @@ class KernelRegression(NamedTuple):
     def for_columns(self, count: int) -> tuple[Doubles, Doubles]:
         """Return the spans of 1 and the features as ``count`` columns, and the coefficients as a matrix.
 
-        Of a column of 1 and scaled features, the square by the matrix is the loss.
+        Of a column of 1 and scaled features, the square by the matrix is the loss, in units of ``_UNITS``.
         """
         spans = np.concatenate([[[1.0], [1.0], [0.0], [1.0]], self.spans], 1)
         matrix = np.zeros((spans.shape[1],) * 2)
         matrix[np.triu_indices(len(matrix))] = self.coefficients
-        return spans[:, :, None].repeat(count, 2), matrix.T.copy()
+        return spans[:, :, None].repeat(count, 2), matrix.T.copy() * _UNITS
 
 
 _OfTemplate = tuple[int, int, Doubles]
@@ -371,7 +371,6 @@ def _rounded_losses(scaled: Doubles, parts: Sequence[_OfTemplate]) -> Doubles:
         np.matmul(matrix, scaled[:, start:stop], out=products[:, start:stop])
     products *= scaled
     losses: Doubles = np.add.reduce(products, 0)
-    losses *= _UNITS
     np.rint(losses, out=losses)
     losses /= _UNITS
     return losses

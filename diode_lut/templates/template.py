@@ -145,6 +145,11 @@ class Template:
         """The tunables every config has."""
         return tuple(parameter for parameter in self.parameters if parameter.default is None)
 
+    @cached_property
+    def _defaults(self) -> dict[str, int]:
+        """The values of the optional tunables."""
+        return {each.name: each.default for each in self.parameters if each.default is not None}
+
     def params(self, values: Mapping[str, int]) -> Params:
         """Return the values of the tunables as ``Config.params`` has them: without defaults at the end."""
         params = [values.get(each.name, each.default) for each in self.parameters]
@@ -154,8 +159,7 @@ class Template:
 
     def values(self, params: Params) -> dict[str, int]:
         """Return the values of all tunables by name, defaults included, of a config with these ``Config.params``."""
-        defaults = {each.name: each.default for each in self.parameters if each.default is not None}
-        return {**defaults, **dict(zip(self.names, params, strict=False))}
+        return {**self._defaults, **dict(zip(self.names, params, strict=False))}
 
     def runs_on(self, architecture: Architecture) -> bool:
         """Return whether an architecture has such a kernel, with any tunables."""
