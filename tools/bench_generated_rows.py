@@ -98,7 +98,7 @@ def run_claimed(names: list[str], arguments: argparse.Namespace) -> None:
 
 
 class Turns:
-    """What processes do alone on their GPU. ``waited`` are the seconds that this one waited for others."""
+    """Turns of processes on their GPU. ``waited`` counts the seconds for which this process waited for others."""
 
     def __init__(self) -> None:
         self.waited, self._mine = 0.0, False

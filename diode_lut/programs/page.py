@@ -130,7 +130,7 @@ def _kernels(changes: Sequence[GemmChange], what: str, first: str) -> str:
     return "\n".join(parts)
 
 
-_OPEN = "All runs of one kind are faster than all of the other, but a verdict on so many kernels needs more runs."
+_OPEN = "All runs of one kind are faster than all runs of the other, but a verdict on so many kernels needs more runs."
 _EXECUTION = "One execution: the median of the runs, the fastest and the slowest. Most time gained or lost first."
 _ONE_KIND = "Padding and decompose_k change sizes."
 

@@ -36,6 +36,6 @@ def found_by(forks: Forks, program: str, *arguments: Path | str) -> dict[str, An
 
 
 def found_for(request: pytest.FixtureRequest, program: str, parameter: str = "case") -> dict[str, Any]:
-    """What such a program, which gets a directory, prints of the cases that the tests of this module are about."""
+    """Run a program of tests/programs on the cases that this module's tests need, and return its findings."""
     directory = request.getfixturevalue("tmp_path_factory").mktemp(program.removesuffix(".py"))
     return found_by(request.getfixturevalue("with_device"), program, directory, *chosen(request, parameter))

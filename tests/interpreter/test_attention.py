@@ -14,7 +14,7 @@ BACKWARD = {"BLOCK_M1": 16, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32}
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What tests/programs/attention.py found out in a process of its own."""
+    """Run tests/programs/attention.py in a process of its own, and return its findings."""
     return found_for(request, "attention.py")
 
 

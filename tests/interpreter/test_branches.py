@@ -17,7 +17,7 @@ PROGRAM = ROOT / "tests" / "programs" / "branch.py"
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What tests/programs/branch.py found out in a process of its own."""
+    """Run tests/programs/branch.py in a process of its own, and return its findings."""
     return found_for(request, "branch.py")
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks) -> dict[str, Any]:
-    """What tests/programs/collect_attention.py found out in a process of its own."""
+    """Run tests/programs/collect_attention.py in a process of its own, and return its findings."""
     return found_by(with_device, "collect_attention.py")
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/programs/collect_padded.py found out in a process of its own."""
+    """Run tests/programs/collect_padded.py in a process of its own, and return its findings."""
     return found_by(with_device, "collect_padded.py", tmp_path_factory.mktemp("collect"))
 
 

@@ -15,7 +15,7 @@ ROUNDING = {"torch.float16": 2.0**-11, "torch.bfloat16": 2.0**-8, "torch.float32
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks) -> dict[str, Any]:
-    """What tests/programs/interpret.py found out in a process of its own."""
+    """Run tests/programs/interpret.py in a process of its own, and return its findings."""
     return found_by(with_device, "interpret.py")
 
 

@@ -12,7 +12,7 @@ from tests.sampled import sampled
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What tests/programs/generate.py found out in a process of its own."""
+    """Run tests/programs/generate.py in a process of its own, and return its findings."""
     return found_for(request, "generate.py", "form")
 
 
@@ -26,7 +26,7 @@ def test_generated_kernels_are_right(found: dict[str, Any], form: str) -> None:
 
 @pytest.fixture(scope="module")
 def measured(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/programs/collect_generated.py found out in a process of its own."""
+    """Run tests/programs/collect_generated.py in a process of its own, and return its findings."""
     return found_by(with_device, "collect_generated.py", tmp_path_factory.mktemp("generated"))
 
 

@@ -13,7 +13,7 @@ from tests.programs.grouped_mm import CASES
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/programs/grouped_mm.py found out in a process of its own."""
+    """Run tests/programs/grouped_mm.py in a process of its own, and return its findings."""
     return found_by(with_device, "grouped_mm.py", tmp_path_factory.mktemp("grouped"))
 
 
@@ -28,7 +28,7 @@ def test_row_computes_it(found: dict[str, Any], case: str) -> None:
 
 @pytest.fixture(scope="module")
 def measured(with_device: Forks) -> dict[str, Any]:
-    """What tests/programs/collect_grouped.py found out in a process of its own."""
+    """Run tests/programs/collect_grouped.py in a process of its own, and return its findings."""
     return found_by(with_device, "collect_grouped.py")
 
 

@@ -11,7 +11,7 @@ from tests.sampled import sampled
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What tests/programs/int_mm.py found out in a process of its own."""
+    """Run tests/programs/int_mm.py in a process of its own, and return its findings."""
     return found_for(request, "int_mm.py")
 
 

@@ -12,7 +12,7 @@ from tests.sampled import sampled
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What tests/programs/pad.py found out in a process of its own."""
+    """Run tests/programs/pad.py in a process of its own, and return its findings."""
     return found_for(request, "pad.py")
 
 

@@ -14,7 +14,7 @@ TOLERANCES = {"bfloat16": 0.03, "float16": 0.003, "float32": 1e-6}  # the error 
 
 @pytest.fixture(scope="module")
 def found(with_device: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests/programs/scaled_mm.py found out in a process of its own."""
+    """Run tests/programs/scaled_mm.py in a process of its own, and return its findings."""
     return found_by(with_device, "scaled_mm.py", tmp_path_factory.mktemp("scaled"))
 
 

@@ -63,7 +63,7 @@ def sizes_of(op: str, *, library: bool) -> tuple[int, ...]:
 
 
 def main(directory: str, *names: str) -> dict[str, Any]:
-    """What ``run`` says for ops, with and without the library for small sizes: these cases, or all."""
+    """Return ``run``'s findings on cases, or all, with and without the library for small sizes."""
     import torch
     from torch.nn import functional
 

@@ -27,7 +27,7 @@ from diode_lut.receipts import Receipt, recorder
 from diode_lut.templates.config import ATEN
 
 COUNTED = ("benchmarking.", "select_algorithm", "pad_mm_bench", "coordesc_tuning_bench", "fxgraph_cache")
-"""What Inductor's counters begin with that say how often it benchmarked, and that the cache was empty."""
+"""Beginnings of the names of Inductor's counters of benchmarks and of misses of its cache."""
 
 
 def warm_up() -> None:
