@@ -26,6 +26,7 @@ from typing import Any
 
 import orjson
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.async_compile import AsyncCompile, get_compile_threads
 
 from diode_lut import probe
@@ -58,6 +59,38 @@ def codegen_and_compile(compile_graph: Callable[..., Any], scheme: Any, gm: Any,
         _keep(graph, collected)
         write_after_graph(recorder.own_receipt)
     return graph
+
+
+_KEY_S = 0.25  # seconds to wait for Triton's key, which takes this process as long
+
+
+@cache
+def triton_key(compute: Callable[[], str]) -> str:
+    """Return Triton's key, and have a thread make Triton's driver, before the first graph for a GPU is compiled.
+
+    Inductor asks for the key when it looks a graph up, and for the driver when it lowers the graph. For the key, Triton
+    hashes itself. Compile workers have done so at their start, so one tells it, unless they are forks of this process,
+    which has then done so. For the driver, Triton runs a C compiler if its cache is empty.
+    """
+    try:
+        if torch.cuda.is_initialized() and in_force() is not None:  # type: ignore[no-untyped-call]
+            threading.Thread(target=_make_driver, name="diode_lut", daemon=True).start()
+            is_told = inductor_config.worker_start_method == "subprocess"
+            if is_told and AsyncCompile.use_process_pool():  # type: ignore[no-untyped-call]
+                found: str = AsyncCompile.process_pool().submit(compute).result(_KEY_S)
+                return found
+    except Exception as error:
+        let_pass(error)
+    return compute()
+
+
+def _make_driver() -> None:
+    from triton.runtime import driver
+
+    try:
+        _ = driver.default
+    except Exception as error:
+        let_pass(error)
 
 
 _BEFORE_A_KERNEL = """

@@ -165,6 +165,10 @@ PATCHES = (
         registers=True,
     ),
     Patch(
+        *("torch._inductor.runtime.triton_compat", "triton_key", f"{_GRAPHS}:triton_key"),
+        "this process hashes Triton's files, and waits for a C compiler later, although others could do both",
+    ),
+    Patch(
         *("torch._inductor.compile_fx", "_InProcessFxCompile.codegen_and_compile", f"{_GRAPHS}:codegen_and_compile"),
         "receipts go into Inductor's caches with the graph, and nothing public runs before it is saved",
     ),

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import run_and_get_code
+from triton.runtime import driver
+from triton.runtime.cache import triton_key
 
 import diode_lut
+from diode_lut.hook.graphs import triton_key as key_of_triton
 from tests.gpu.gemms import ATEN, BMM, MM, TMA, assert_blocks, benchmarks, check, error, random, triton
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cold")]
@@ -178,3 +182,15 @@ def test_addmm_with_several_candidates(shape: tuple[int, ...], settings: dict[st
     with diode_lut.config.patch(**settings):
         check(torch.addmm, random(*shape), random(512, 1024), random(1024, 2048))
     assert benchmarks() == 1
+
+
+def test_a_worker_tells_the_key_of_triton() -> None:
+    """It is the same as this process computes, and a thread makes Triton's driver."""
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    AsyncCompile.wait_pool_ready()  # type: ignore[no-untyped-call]
+    key_of_triton.cache_clear()
+    assert key_of_triton(triton_key) == triton_key()
+    for thread in threading.enumerate():
+        if thread.name == "diode_lut":
+            thread.join()
+    assert driver._default is not None

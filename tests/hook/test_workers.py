@@ -2,19 +2,24 @@
 
 import ast
 import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Event
 from typing import Any
 
 import pytest
 import torch
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
-from torch._inductor.runtime.triton_compat import triton_key
 from torch._inductor.select_algorithm import TritonTemplate
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import symbolic_trace
+from triton.runtime import driver
+from triton.runtime.cache import triton_key
 
 import diode_lut
 from diode_lut.hook.graphs import prepare_workers
+from diode_lut.hook.graphs import triton_key as key_of_triton
 from tests.fake_cuda import Input, lower
 from tests.hook.test_hook import Rows, triton
 
@@ -100,3 +105,49 @@ def test_workers_prepare_while_a_graph_is_lowered(device: str, settings: dict[st
     for job, *arguments in pool.jobs:
         job(*arguments)
         assert triton_key.cache_info().currsize == 1
+
+
+class Asked(Pool):
+    """Answers each job at once, or never."""
+
+    def __init__(self, answer: str | None) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def submit(self, *job: Any) -> Any:
+        super().submit(*job)
+        found = Future[str | None]()
+        if self.answer is not None:
+            found.set_result(self.answer)
+        return found
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """CUDA is initialised. The event is set when Triton's driver is made."""
+    found = Event()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(type(driver), "default", property(lambda self: found.set()))
+    monkeypatch.setattr("diode_lut.hook.graphs._KEY_S", 0.01)
+    key_of_triton.cache_clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answer", "settings", "key", "jobs"),
+    [("told", {}, "told", 1), (None, {}, "computed", 1), ("told", {"policy": "off"}, "computed", 0)],
+    ids=["told", "late", "off"],
+)
+def test_a_worker_tells_the_key_of_triton(
+    answer: str | None, settings: dict[str, Any], key: str, jobs: int, made: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread makes Triton's driver. If no worker answers in time, this process computes the key itself."""
+    pool = Asked(answer)
+    monkeypatch.setattr(AsyncCompile, "process_pool", staticmethod(lambda: pool))
+    monkeypatch.setattr(AsyncCompile, "use_process_pool", classmethod(lambda cls: True))
+    compute: Callable[[], str] = lambda: "computed"  # noqa: E731 (a new function each time, as its keys are cached)
+    with diode_lut.config.patch(**settings):
+        assert key_of_triton(compute) == key
+        assert key_of_triton(compute) == key
+    assert pool.jobs == [(compute,)] * jobs
+    assert made.wait(10 if jobs else 0) == bool(jobs)
