@@ -321,7 +321,7 @@ class RowDecoder:
         ):
             sizes = b, m, n, k, h, g, v, x, y, r, loads
             kind = op, dtype, layout, align, epilogue, variant, *[size is None for size in sizes]
-            is_ordered = all([size is None or size[0] <= size[1] for size in sizes])
+            is_ordered = all(size is None or size[0] <= size[1] for size in sizes)
             if kind not in self._kinds or not is_ordered or n_align is not None:
                 for fault in mismatches(row):
                     raise fault
