@@ -76,6 +76,8 @@ def main() -> None:
     for child in children:
         child.kill()
     print(gpus[0].partition(",")[2].strip(), f"{time.monotonic() - started:.0f} s")
+    if not arguments.out.exists():
+        sys.exit(f"no program was timed within {arguments.seconds:.0f} s")
     summarize([json.loads(line) for line in arguments.out.read_text().splitlines()])
 
 

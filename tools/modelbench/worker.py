@@ -31,7 +31,7 @@ COUNTED = ("benchmarking.", "select_algorithm", "pad_mm_bench", "coordesc_tuning
 
 
 def warm_up() -> None:
-    """What no label can help: the start of Inductor's pool of compile workers."""
+    """Start Inductor's pool of compile workers, which takes as long with any label."""
     AsyncCompile.wait_pool_ready()
 
 
