@@ -288,7 +288,7 @@ class RowDecoder:
 
     def __init__(self) -> None:
         self._configs = {kind: _KnownConfigs(template) for template, kind in CONFIGS.items()}
-        self._kinds: set[tuple[Any, ...]] = set()  # fields of which rows had no conflict
+        self._kinds: set[tuple[Any, ...]] = set()  # the fields and the given sizes of rows without a conflict
 
     def row(self, row: object, *, explain: bool = True) -> Entry:
         """Decode a parsed row. Fault has the first mistake, in words unless ``explain`` is False."""
