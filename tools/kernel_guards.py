@@ -64,7 +64,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         "settings-of-timings": (
             "require_settings_of_timings",
             NONE,
-            TIMED + "test_accumulation_in_float16",
+            TIMED + "test_accumulation_in_float16_of_the_library",
             TIMED + "test_tritons_own_precision",
             TIMED + "test_a_precision_that_changes_within_a_compile",
         ),

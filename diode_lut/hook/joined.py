@@ -358,7 +358,7 @@ def first_able(
         if config != DEFAULT:
             if problem.op not in config.kernel.ops:
                 raise CannotRun(f"{config.template} is not for {problem.op}")
-            require_settings_of_timings(result.dtype)
+            require_settings_of_timings(config, result.dtype, result.device)
             require()
             require_fit(config, problem, result.device)
 

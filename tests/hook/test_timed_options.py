@@ -18,7 +18,7 @@ from diode_lut.decide.decide import NOT_AS_TIMED
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config
-from tests.fake_cuda import Input, Lowered, lower
+from tests.fake_cuda import H200, L4, Input, Lowered, fake_cuda, lower
 from tests.hook.test_hook import ATEN, BMM, MM, TMA, constants, triton, uses_aten
 
 pytestmark = pytest.mark.usefixtures("h200", "settings")
@@ -230,20 +230,40 @@ SPLIT = {"template": "decompose_k", "k_split": 4}
 
 
 @DYNAMIC
-@pytest.mark.parametrize("config", [MM, TMA, SPLIT], ids=lambda config: config["template"])
-def test_accumulation_in_float16(
-    config: dict[str, Any], dynamic: str, rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where the library may add up in float16, which is faster than it was timed, it computes float16, and no other."""
-    rows({"configs": [config, ATEN], "note": dynamic})
+@pytest.mark.parametrize("config", [MM, TMA], ids=lambda config: config["template"])
+def test_accumulation_in_float16(config: dict[str, Any], dynamic: str, rows: Rows) -> None:
+    """Where the library may add up in float16, kernels still add up in float32, and are taken as ever on an H200."""
+    rows({"configs": [config, ATEN]})
+    apart = [kernel.partition("def triton")[2] for kernel in mm(dtype=torch.float16, dynamic=dynamic).triton_templates]
     MATMUL.allow_fp16_accumulation = True
-    with caplog.at_level(logging.WARNING, "diode_lut"):
-        assert uses_aten(mm(dtype=torch.float16, dynamic=dynamic))
-    assert "allow_fp16_accumulation" in caplog.text
-    if config is not SPLIT:
-        assert mm(dynamic=dynamic).triton_templates
-        MATMUL.allow_fp16_accumulation = False
-        assert options(mm(dtype=torch.float16, dynamic=dynamic), "ACC_TYPE" if config is MM else "BLOCK_M")
+    allowed = mm(dtype=torch.float16, dynamic=dynamic).triton_templates
+    assert [kernel.partition("def triton")[2] for kernel in allowed] == apart
+    assert apart
+
+
+@DYNAMIC
+@pytest.mark.parametrize(
+    ("device", "config", "reason"),
+    [
+        pytest.param(H200, SPLIT, "the library multiplies the parts of K", id="parts of K"),
+        pytest.param(L4, {**MM, "gain_permille": 1500}, "may make the library faster", id="L4"),
+    ],
+)
+def test_accumulation_in_float16_of_the_library(
+    device: Any, config: dict[str, Any], reason: str, dynamic: str, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows are passed over where the library computes a part of it, or may be faster than it was timed."""
+    arch, sm_count = f"sm_{device.major}{device.minor}", device.multi_processor_count
+    rows(
+        {"configs": [config, ATEN], "note": dynamic}, hardware={"name": device.name, "arch": arch, "sm_count": sm_count}
+    )
+    with fake_cuda(device):
+        assert config is SPLIT or mm(dtype=torch.float16, dynamic=dynamic).triton_templates
+        MATMUL.allow_fp16_accumulation = True
+        with caplog.at_level(logging.WARNING, "diode_lut"):
+            assert uses_aten(mm(dtype=torch.float16, dynamic=dynamic))
+        assert reason in caplog.text
+        assert config is SPLIT or mm(dynamic=dynamic).triton_templates
 
 
 @DYNAMIC
