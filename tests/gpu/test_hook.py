@@ -91,6 +91,20 @@ def test_tf32(rows: Rows) -> None:
     assert_blocks(code, MM)
 
 
+def test_accumulation_in_float16(rows: Rows) -> None:
+    """Where the library may add up in float16, a row's kernel still adds up in float32, and is taken on Hopper."""
+    if diode_lut.get_detected_hardware().arch != "sm_90":
+        pytest.skip("the library may be faster than rows say")
+    rows({"configs": [MM]})
+    matmul = torch.backends.cuda.matmul
+    before, matmul.allow_fp16_accumulation = matmul.allow_fp16_accumulation, True
+    try:
+        code = check(torch.mm, random(512, 8192, dtype=torch.float16), random(8192, 512, dtype=torch.float16))
+    finally:
+        matmul.allow_fp16_accumulation = before
+    assert_blocks(code, MM)
+
+
 @pytest.mark.usefixtures("mode")
 def test_dynamic_shapes(rows: Rows) -> None:
     """A kernel chosen for one size of a dynamic dimension is right for the others."""
