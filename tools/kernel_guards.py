@@ -18,6 +18,7 @@ GROUPED = "tests/hook/test_grouped_mm.py::"
 FUSED, LEFT = "tests/hook/test_fused.py::", "tests/hook/test_fused.py::test_others_are_left"
 JOINED, FEW_ROWS = "tests/hook/test_joined.py::", "tests/hook/test_few_rows.py::"
 SHARED = "tests/hook/test_shared_kernels.py::"
+STANDALONE = "tests/hook/test_standalone.py::"
 WRAPPERS = "test_wrappers_that_know_no_such_argument"
 CONVOLUTIONS = "tests/hook/test_convolutions.py::"
 STAYS = "test_what_stays_a_convolution"
@@ -146,9 +147,10 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "shared-blocks": ("_but_for_its_width", Without("block_n"), SHARED + "test_which_widths_share"),
         "rendered-for-benchmarks": (
-            "_may_benchmark",
+            "_may_run_codes",
             Instead("lambda: False"),
             SHARED + "test_choices_of_many_widths_have_one_code",
+            STANDALONE + "test_each_width_has_a_kernel_of_its_own",
         ),
         "shared-multiples": ("_MULTIPLE", Instead("1"), SHARED + "test_which_widths_share"),
         "shared-in-cpp": ("_results_of_shared_kernels", Without("can_branch"), SHARED + WRAPPERS),

@@ -275,7 +275,7 @@ def _triton(
         if params is None:
             raise CannotRun("Inductor makes no kernel of it")
         choice = _choice_of(
-            template if alike is None or _may_benchmark() else _rendered_once(template, alike),
+            template if alike is None or _may_run_codes() else _rendered_once(template, alike),
             DictKernelTemplateParams({**params.to_kwargs(), **options}),
             {**extra, "ALLOW_TF32": tf32},
             layout or inputs.output_layout(flexible=False),
@@ -353,10 +353,10 @@ def _but_for_its_width(config: Config, inputs: MMKernelInputs, op: str) -> _Alik
     return _Alike(int(n), (config, op, *factors, m, k, strides, inputs.dtypes(), inputs.out_dtype()))
 
 
-def _may_benchmark() -> bool:
-    """Return whether Inductor may get several choices, and time their codes."""
+def _may_run_codes() -> bool:
+    """Return whether a choice's own code may run: Inductor times several choices, and `collect` each that it makes."""
     settings = snapshot().settings
-    return settings.top_k > 1 or settings.policy == "verify"
+    return settings.top_k > 1 or settings.policy != "pick"
 
 
 class _Codes(GeneratedCodeCache):

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.gpu
 
 PROBLEMS = [
     Problem.of("mm", 512, 768, 1024, dtype="bfloat16", layout="nt"),
+    Problem.of("mm", 512, 1536, 1024, dtype="bfloat16", layout="nt"),
     Problem.of("mm", 100, 77, 51, dtype="float16", layout="nn"),
     Problem.of("addmm", 64, 1000, 2048, dtype="float16", layout="nt"),
     Problem.of("addmm", 536, 1, 344, dtype="bfloat16", layout="tn"),

@@ -100,7 +100,7 @@ def test_choices_of_many_widths_have_one_code(
     with diode_lut.config.patch(**settings):
         lowered = linears((*WIDTHS, 96))
         assert len({source for source in written if "def triton_mm" in source}) == codes
-        monkeypatch.setattr(choices, "_may_benchmark", lambda: True)
+        monkeypatch.setattr(choices, "_may_run_codes", lambda: True)
         assert linears((*WIDTHS, 96)).triton_kernels == lowered.triton_kernels
 
 

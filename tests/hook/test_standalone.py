@@ -155,6 +155,14 @@ def test_what_cannot_be_launched_is_not_made(here: Lowering) -> None:
         assert here.specialized(Specialization.of(each, config), config) is None
 
 
+@pytest.mark.parametrize("op", ["mm", "addmm"])
+def test_each_width_has_a_kernel_of_its_own(here: Lowering, op: str) -> None:
+    """Problems that differ in N have code with their own N, although the hook would render it once for all."""
+    for n in (512, 1024, 512):
+        problem = Problem.of(op, 16, n, 4096, dtype="bfloat16", layout="nt")
+        assert re.findall(r"^    N = (\d+)$", source(fixed(here, problem, MM)), flags=re.MULTILINE) == [str(n)]
+
+
 def test_hook_is_off_meanwhile() -> None:
     """Whatever tables and models are there, they do not decide what is compiled to be measured."""
     with settings.patch(policy="pick"):
