@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.decide.decide import Axis
 from diode_lut.decide.sources import Decision
-from diode_lut.hardware import Architecture, architecture
+from diode_lut.hardware import architecture
 from diode_lut.hook.choices import in_force, is_on, shared_memory_of
 from diode_lut.hook.problems import NO_RANGE, axis_of, hint, is_plain, lacks_a_range
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
@@ -283,13 +283,13 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
     """Return the values of a config by Inductor's names, or None if it cannot run. Warn if the config is the user's."""
     if config == DEFAULT:
         return {}
-    arch = architecture(decision.hardware.arch)
     allowed = not KEEPS_R.get(config.template, False) or inductor_config.triton.persistent_reductions
     try:
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        values, elements = _values(config, decision.problem.op, decision.problem.variant, decision.problem.r, arch)
-        _require_room(elements, values["num_warps"], features, device, arch)
+        problem, arch = decision.problem, decision.hardware.arch
+        values, elements, threads = _values(config, problem.op, problem.variant, problem.r, arch)
+        _require_room(elements, threads, features, device)
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None
@@ -297,11 +297,12 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
 
 
 @lru_cache(maxsize=4096)
-def _values(config: Config, op: str, variant: str, r: int, arch: Architecture) -> tuple[dict[str, int], int]:
-    """Return the values of a config by Inductor's names, and the elements of a block, or raise CannotRun."""
+def _values(config: Config, op: str, variant: str, r: int, arch: str) -> tuple[dict[str, int], int, int]:
+    """Return the values of a config by Inductor's names, and a block's elements and threads, or raise CannotRun."""
     if op not in config.kernel.ops:
         raise CannotRun(f"{config.template} is not for {op}")
-    for complaint in config.kernel.faults_on(_problem(op, variant, x=1, r=r), config.params, arch):
+    known = architecture(arch)
+    for complaint in config.kernel.faults_on(_problem(op, variant, x=1, r=r), config.params, known):
         raise CannotRun(complaint.reason)
     names, tunables = KWARGS[config.template], config.kernel.values(config.params)
     values = {names[name]: value for name, value in tunables.items() if value}
@@ -311,12 +312,13 @@ def _values(config: Config, op: str, variant: str, r: int, arch: Architecture) -
     if op == "pointwise" and ("YBLOCK" in values) == (variant == "flat"):
         raise CannotRun(f"block_y: a kernel that is {variant} has {'no' if 'YBLOCK' in values else 'a'} y")
     elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))
-    return values, elements * (r if KEEPS_R.get(config.template, False) else 1)
+    elements *= r if KEEPS_R.get(config.template, False) else 1
+    return values, elements, values["num_warps"] * known.warp_size
 
 
-def _require_room(elements: int, warps: int, features: Any, device: str, arch: Architecture) -> None:
+def _require_room(elements: int, threads: int, features: Any, device: str) -> None:
     """Raise CannotRun if a block has too few elements for conversions of float8, or too many for shared memory."""
-    nodes, threads = features.scheduler_nodes(), warps * arch.warp_size
+    nodes = features.scheduler_nodes()
     if elements < max(_LEAST_FP8.values()) * threads:
         bodies = [node._body for node in nodes if node._body.op_counts["to_dtype"]]
         conversions = [step for body in bodies for step in body.get_nodes() if step.target == "to_dtype"]

@@ -229,7 +229,8 @@ class InductorSnapshot:
         Raise MissError if Inductor decides under the setting ``strict``, and the user has rows, a model or a function
         for generated kernels. Shipped tables have rows for some kernels at most.
         """
-        self._trace_decision(decision, () if served is None else (served,))
+        if trace_log.handlers:
+            self._trace_decision(decision, () if served is None else (served,))
         recorder.generated(decision, served)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s: %s", decision.problem, served or "left to Inductor")

@@ -9,7 +9,7 @@ reading, and one for each way of reading that compares the two forms of a reduct
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import log2, sqrt
 from typing import Any, NamedTuple
@@ -72,6 +72,7 @@ class KernelRegression(NamedTuple):
         Of a column of 1 and scaled features, the square by the matrix is the loss, in units of ``_UNITS``.
         """
         spans = np.concatenate([[[1.0], [1.0], [0.0], [1.0]], self.spans], 1)
+        spans[0, _BENDS] = spans[0, _BENDS].clip(0)
         matrix = np.zeros((spans.shape[1],) * 2)
         matrix[np.triu_indices(len(matrix))] = self.coefficients
         return spans[:, :, None].repeat(count, 2), matrix.T.copy() * _UNITS
@@ -85,29 +86,26 @@ class _Tried(NamedTuple):
     """The configs that are tried for a way of reading and an r, with all that a ranking needs but the kernel.
 
     Configs are sorted. ``known`` are features, of which the ``_OF_BLOCKS`` first are in the units of each config's
-    regression, and ``spans`` those of the others. If there is a regression of forms, it has a last column, which is no
-    config's.
+    regression, and ``spans`` are those of the others. If there is a regression of forms, it has a last column, which is
+    no config's.
     """
 
     configs: tuple[Config, ...]
     known: Known
-    spans: Doubles
+    spans: tuple[Doubles, ...]
     parts: tuple[_OfTemplate, ...]
 
 
 class _Fitting(NamedTuple):
     """The configs of ``tried`` whose blocks are no longer than a kernel's x and y, rounded.
 
-    Of each config there are its place among those tried, itself, the place of its template in ``starts``, and whether
-    it loops. ``starts`` has the place of each template's first config here.
+    Of each config there are its place among those tried, itself, and whether it loops.
     """
 
     tried: _Tried
     places: npt.NDArray[np.intp]
-    configs: npt.NDArray[np.object_]
-    starts: npt.NDArray[np.intp]
-    templates: npt.NDArray[np.intp]
-    loops: npt.NDArray[np.bool_]
+    configs: tuple[Config, ...]
+    loops: tuple[bool, ...]
 
 
 class KernelModel:
@@ -140,17 +138,21 @@ class KernelModel:
         expected to be faster come first.
         """
         fitting, losses, of_loops = self._losses(problems)
-        late = fitting.loops != (of_loops < 0)
-        ranking: list[Config] = fitting.configs[np.lexsort((losses, late))].tolist()
-        return tuple(ranking)
+        order: list[int] = losses.argsort(kind="stable").tolist()
+        order.sort(key=fitting.loops.__getitem__, reverse=of_loops < 0)  # which keeps the order of equal ones
+        return tuple(map(fitting.configs.__getitem__, order))
 
     def losses(self, problem: Problem) -> dict[Config, float]:
         """Return the expected loss of each config, tried for kernels alike, to the best of its template."""
         fitting, losses, _ = self._losses((problem,))
-        return dict(zip(fitting.configs.tolist(), losses.tolist(), strict=True))
+        found = dict(zip(fitting.configs, losses.tolist(), strict=True))
+        least = dict[str, float]()
+        for config, loss in found.items():
+            least[config.template] = min(loss, least.get(config.template, loss))
+        return {config: loss - least[config.template] for config, loss in found.items()}
 
     def _losses(self, problems: Sequence[Problem]) -> tuple[_Fitting, Doubles, float]:
-        """Return the configs whose blocks fit, their losses to the best of their template, and that of loops.
+        """Return the configs whose blocks fit, their losses, which compare those of a template, and that of loops.
 
         Of several problems, a loss is the sum. The largest counts once, and smaller ones less, because they take less
         time: by the square root of x, or the fourth root for loops. Held-out kernels with a config for all x then take
@@ -162,8 +164,8 @@ class KernelModel:
         sizes = map(rounded_up, (largest.r, largest.x, largest.y))
         fitting = self._fitting(reading_of(largest), *sizes)
         tried, places = fitting.tried, fitting.places
-        losses, of_loops = np.zeros(len(places)), 0.0
-        for problem in problems if len(places) else ():
+        losses, of_loops = list[Doubles](), 0.0
+        for problem in problems if fitting.configs else ():
             features = features_of(problem, tried.known)
             _scale(features[_OF_BLOCKS:], tried.spans)
             of_problem = _rounded_losses(features, tried.parts)
@@ -173,20 +175,16 @@ class KernelModel:
             if problem is not largest:
                 weight = sqrt(problem.x / largest.x)
                 of_problem *= np.where(fitting.loops, sqrt(weight), weight)
-            losses += of_problem
-        losses -= np.minimum.reduceat(losses, fitting.starts)[fitting.templates]
-        return fitting, losses, of_loops
+            losses.append(of_problem)
+        return fitting, sum(losses[1:], losses[0]) if losses else np.empty(0), of_loops
 
     def _find_fitting(self, reading: str, r: int, x: int, y: int) -> _Fitting:
         """Return the configs tried for an r that fit x and y, all rounded."""
         tried = self._tried(reading, r)
-        count = len(tried.configs)
-        blocks_x, _, blocks_y = tried.known.blocks[:, :count]
+        blocks_x, blocks_y = tried.known.blocks
         places = ((blocks_x <= x) & (blocks_y <= y)).nonzero()[0]
-        configs = np.fromiter(tried.configs, np.object_, count)
-        _, starts, templates = np.unique([each.template for each in configs[places]], True, True)
-        loops = np.array([*map(_loops, configs[places])], np.bool_)
-        return _Fitting(tried, places, configs[places], starts, templates, loops)
+        configs = tuple(tried.configs[place] for place in places)
+        return _Fitting(tried, places, configs, tuple(map(_loops, configs)))
 
     def _find_tried(self, reading: str, r: int) -> _Tried:
         """Return the configs that run with an r, rounded, and with no block longer than it."""
@@ -212,7 +210,8 @@ class KernelModel:
             spans = [*(spans if configs else ()), of_each]
             parts.append((len(configs), len(configs) + len(runnable), matrix))
             configs += runnable
-        known, count = known_of(configs, r, self._sm_count), len(configs)
+        op = "pointwise" if reading in ("flat", "tiled") else "reduction"
+        known, count = known_of(configs, op, r, self._sm_count), len(configs)
         if forms is not None and configs:
             of_forms, matrix = forms.for_columns(1)
             about = [0, *range(_OF_CONFIGS, spans[0].shape[1])]  # the rows that it is about; all others become 0
@@ -221,10 +220,11 @@ class KernelModel:
             embedded[np.ix_(about, about)] = matrix
             spans.append(widened)
             parts.append((count, count + 1, embedded))
-            known = Known(*(np.pad(each, ((0, 0), (0, 1)), constant_values=1) for each in known))
+            last = [*range(count), count - 1]  # of whose features the regression of forms leaves the kernel's
+            known = known._replace(features=known.features.take(last, 1), places=known.places.take(last, 1))
         of_columns = np.concatenate(spans, 2)
         _scale(known.features[:_OF_BLOCKS], of_columns[:, :_OF_BLOCKS])
-        return _Tried(tuple(configs), known, of_columns[:, _OF_BLOCKS:].copy(), tuple(parts))
+        return _Tried(tuple(configs), known, tuple(of_columns[:, _OF_BLOCKS:].copy()), tuple(parts))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that ``from_json`` takes."""
@@ -276,9 +276,10 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
         for template in {config.template for config in plain}:
             configs = [config for config in plain if config.template == template]
             taken = np.array([times[config] for config in configs])
-            known = known_of(configs, rounded_up(problem.r), hardware.sm_count)
-            features = features_of(problem, known)[1:].T
-            losses[template, reading].append((features, np.log(taken / taken.min()).clip(max=MAX_LOSS)))
+            known = known_of(configs, problem.op, rounded_up(problem.r), hardware.sm_count)
+            features = features_of(problem, known)
+            np.maximum(features[_BENDS], 0, out=features[_BENDS])
+            losses[template, reading].append((features[1:].T, np.log(taken / taken.min()).clip(max=MAX_LOSS)))
             tried[template, reading][rounded_up(problem.r)].update(configs)
             bests[_loops(configs[0])] = float(taken.min())
         if len(bests) > 1:
@@ -294,58 +295,58 @@ def fit_kernels(measured: Times, hardware: Hardware) -> KernelModel:
 class Known(NamedTuple):
     """All about configs' features that does not depend on the kernel, a column for each config.
 
-    ``blocks`` has elements along x, r and y. ``features`` has 1 and the features, without the kernel's, and of those
-    that depend on the kernel, terms to which its part is added.
+    ``blocks`` has elements along x and y. ``features`` has 1 and the features, without the kernel's part. That is one
+    of the kernel's terms: first 0, then the kernel's own features, then one for each of ``terms``. ``places`` are the
+    numbers of these.
     """
 
     blocks: Doubles
     features: Doubles
+    terms: tuple[tuple[int, int, int, int], ...]
+    places: npt.NDArray[np.intp]
 
 
-def known_of(configs: Sequence[Config], r: int, sm_count: int) -> Known:
-    """Return all about the features of configs that does not depend on the kernel. All of a kept r is a step."""
+def known_of(configs: Sequence[Config], op: str, r: int, sm_count: int) -> Known:
+    """Return all about the features of configs that does not depend on an op's kernel. All of a kept r is a step."""
     values = [config.kernel.values(config.params) for config in configs]
     rows = [(each["block_x"], each.get("block_r", r), each.get("block_y") or 1, each["num_warps"]) for each in values]
-    numbers = np.array(rows, np.float64).reshape(-1, 4).T
-    x, step, y, warps = numbers
+    x, step, y, warps = np.array(rows, np.float64).reshape(-1, 4).T
     of_thread, at_a_time = np.log2(x * y * step / warps / 32), np.log2(warps / (_RESIDENT_WARPS * sm_count))
-    features = np.zeros((_OF_CONFIGS, len(configs)))
+    own = 1 + np.arange(5 + len(VARIANTS[op]))
+    features = np.zeros((_OF_CONFIGS + len(own), len(configs)))
     features[0] = 1
     features[1:8] = *np.log2((x, y, step, warps, x * y * step, np.minimum(x, y))), of_thread
     features[8], features[10], features[11] = at_a_time, at_a_time, at_a_time + 3
     features[12:15] = of_thread - 2, of_thread - 4, np.full_like(x, -0.5)
     features[15:17] = np.log2((x, step))
-    return Known(numbers[:3].copy(), features)
+    terms, places = dict[tuple[int, int, int, int], int](), np.zeros(features.shape, np.intp)
+    places[_OF_CONFIGS:] = own[:, None]
+    for column, (block_x, block_r, block_y, _) in enumerate(rows):
+        programs, steps = (block_x, _ALL, block_y, 0), (_ALL, block_r, _ALL, 0)
+        of_rows = {**dict.fromkeys((8, 10, 11), programs), **dict.fromkeys((9, 14), steps)}
+        of_rows |= {15: (block_x, _ALL, _ALL, 1), 16: (_ALL, block_r, _ALL, 2)}
+        for row, term in of_rows.items():
+            places[row, column] = len(own) + 1 + terms.setdefault(term, len(terms))
+    return Known(np.stack((x, y)), features, tuple(terms), places)
 
 
 _OF_BLOCKS = 8  # 1, and the number of features that depend on the config alone and are no bends
 _OF_CONFIGS = 17  # 1, and the number of features that depend on the config
-_COUNTED = slice(8, 17)  # the features that depend on logarithms of counts along x, r and y, or are bends
-_BENDS = slice(10, 15)  # the features that are 0 up to a point, and rise from there
-_OF_COUNTS = np.array(
-    [[1, 0, 1], [0, 1, 0], [1, 0, 1], [1, 0, 1], [0, 0, 0], [0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]], np.float64
-)
-"""How often the logarithm of each count is in each of these features."""
+_BENDS = slice(10, 15)  # the features that are 0 up to a point, which is in their spans, and rise from there
+_ALL = 1 << 31  # elements of a block that is as long as any size
 
 
 def features_of(problem: Problem, known: Known) -> Doubles:
     """Return 1 and the features of a kernel with each config, a column each. Sizes and counts are logarithms to base 2.
 
     The features are: elements along x, along y, and of a step, warps, elements of a block, the lesser of x and y,
-    elements of a thread, programs that an SM has at a time, steps, five bends of these, elements computed in vain along
-    x and r, and those of the kernel.
+    elements of a thread, programs that an SM has at a time, steps, five bends of these, before they are bent, elements
+    computed in vain along x and r, and those of the kernel.
     """
-    of_kernel = np.array(_of_problem(problem))
-    sizes = np.array((problem.x, problem.r, problem.y), np.float64)
-    counts = sizes[:, None] / known.blocks
-    np.ceil(counts, out=counts)
-    np.log2(counts, out=counts)
-    features: Doubles = np.empty((_OF_CONFIGS + len(of_kernel), counts.shape[1]))
-    features[:_OF_CONFIGS] = known.features
-    features[_OF_CONFIGS:] = of_kernel[:, None]
-    features[_COUNTED] += _OF_COUNTS @ counts
-    features[15:17] -= of_kernel[:3:2, None]  # the kernel's x and r
-    np.maximum(features[_BENDS], 0, out=features[_BENDS])
+    x, y, r, terms = problem.x, problem.y, problem.r, [0.0, *_of_problem(problem)]
+    for block_x, block_r, block_y, over in known.terms:
+        terms.append(log2(-(-x // block_x) * -(-r // block_r) * -(-y // block_y) / (1, x, r)[over]))
+    features: Doubles = known.features + np.array(terms)[known.places]
     return features
 
 
@@ -355,7 +356,7 @@ def _of_problem(problem: Problem) -> list[float]:
     return [log2(x), log2(y), log2(r), log2(loads), log2(rounded_up(r) / r), *variants]
 
 
-def _scale(columns: Doubles, spans: Doubles) -> None:
+def _scale(columns: Doubles, spans: Iterable[Doubles]) -> None:
     """Put columns of features in the units of a regression, within its spans."""
     least, most, mean, deviation = spans
     np.maximum(columns, least, out=columns)

@@ -168,7 +168,18 @@ def apart(decision: Decision) -> None:
 
 
 def generated(decision: Decision, config: Config | None) -> None:
-    """Count a generated kernel with a config of a decision, or without one."""
+    """Count a generated kernel with a config of a decision, or without one.
+
+    While questions are collected, this waits for the end: between kernels, Inductor's code empties processors' caches.
+    """
+    collected = _collecting.__dict__.get("collected")
+    if collected is None:
+        _generated(decision, config)
+    else:
+        collected.kernels.append((decision, config))
+
+
+def _generated(decision: Decision, config: Config | None) -> None:
     if config is not None:
         answer = (*_who(decision), _config(config), "", decision.over)
         _note(decision.hardware, "generated", receipts.GeneratedKernel(decision.problem, *answer))
@@ -238,20 +249,23 @@ def counting() -> Iterator[Counts]:
 
 
 class Collected(NamedTuple):
-    """The questions of a thread within a block."""
+    """The questions of a thread within a block. Those about ``kernels`` are in ``devices`` after its end."""
 
     counts: Counts
     devices: dict[Hardware, receipts.Device]
+    kernels: list[tuple[Decision, Config | None]]
 
 
 @contextmanager
 def collecting() -> Iterator[Collected]:
     """Collect the questions of this thread within the ``with`` block, except in an inner block."""
-    collected, before = Collected(Counts(), {}), _collecting.__dict__.get("collected")
+    collected, before = Collected(Counts(), {}, []), _collecting.__dict__.get("collected")
     _collecting.collected = collected
     try:
         yield collected
     finally:
+        for kernel in collected.kernels:
+            _generated(*kernel)
         _collecting.collected = before
 
 
@@ -287,8 +301,8 @@ def _receiving(hardware: Hardware) -> list[receipts.Device]:
 
 def _who(decision: Decision) -> tuple[str, str, str]:
     """Return tier, digest of the file, and row of an answer."""
-    digest = "" if decision.source is None else decision.source.digest
-    return decision.tier, digest, "" if decision.entry is None else _row(decision.entry)
+    digest, entry = "" if decision.source is None else decision.source.digest, decision.entry
+    return decision.tier, digest, "" if entry is None else _row(entry)
 
 
 def _text(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -144,3 +145,12 @@ def test_what_is_not_fused_is_told_again() -> None:
         recorder.unfused(MM, H200, "the epilogue reduces")
     recorder.told(collected.counts, collected.devices, cached=True)
     assert device().unfused == {Left(MM, "the epilogue reduces"): 2}
+
+
+def test_generated_kernels_of_a_failed_graph_are_noted() -> None:
+    """Generated kernels are noted at the end of collecting, also after an error."""
+    decision = decide(selector(), MM).decision
+    with suppress(ZeroDivisionError), recorder.collecting() as collected:
+        recorder.generated(decision, SMALL)
+        raise ZeroDivisionError
+    assert [*device().generated.values()] == [*collected.devices[H200].generated.values()] == [1]
