@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._inductor import config as inductor_config
 from torch._inductor.codegen.triton import FixedTritonConfig, TritonKernel
-from torch._inductor.dependencies import MemoryDep
+from torch._inductor.dependencies import MemoryDep, ReadWrites
 from torch._inductor.ir import Reduction
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
@@ -74,8 +73,9 @@ def fixed_arguments(
         return {}
     now, name = context.now, context.device
     plain = is_plain((features.numel, features.reduction_numel, *tiling.values()))
-    problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {}, int if plain else hint)
-    why, over = _why_left(kernel_class, features, tiling, arguments, context), None
+    moved = [node.read_writes for node in features.scheduler_nodes()]
+    problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {}, moved, int if plain else hint)
+    why, over = _why_left(kernel_class, features, tiling, arguments, moved, context), None
     if not (why or plain):
         over, why = _range_of_x(features, tiling, graph.sizevars.shape_env)
     if not why:
@@ -89,7 +89,7 @@ def fixed_arguments(
         changes_form = form is not None and KEEPS_R.get(config.template, form) != form
         if changes_form:
             continue
-        values = _fixed(config, decision, features, name)
+        values = _fixed(config, decision, features, context)
         if values is not None:
             now.record_generated(decision, config)
             keeps_r = KEEPS_R.get(config.template)
@@ -144,9 +144,13 @@ class _AtLeastTwo(FixedTritonConfig):
 
 
 def _problem_of(
-    features: Any, tiling: Mapping[str, Any], scores: Mapping[str, Any], value: Callable[[Any], int]
+    features: Any,
+    tiling: Mapping[str, Any],
+    scores: Mapping[str, Any],
+    moved: Sequence[ReadWrites],
+    value: Callable[[Any], int],
 ) -> Problem:
-    """Return the problem of a kernel. ``value`` turns a size into a number."""
+    """Return the problem of a kernel, of whose parts each has a place in ``moved``. ``value`` makes a size a number."""
 
     def size(number: Any) -> int:
         return min(max(value(number), 1), MAX_SIZE)
@@ -154,12 +158,11 @@ def _problem_of(
     if features.is_reduction():
         variant = variant_of_reduction(features.get_reduction_hint(scores or None), scores)
         return _problem("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
-    nodes = [node.read_writes for node in features.scheduler_nodes()]
-    written = {write.name for node in nodes for write in node.writes}
+    written = {write.name for each in moved for write in each.writes}
     reads = {
         (read.name, read.index)
-        for node in nodes
-        for read in node.reads
+        for each in moved
+        for read in each.reads
         if isinstance(read, MemoryDep) and read.name not in written
     }
     loads = max(len(reads), 1)
@@ -186,11 +189,15 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
 
 
 class _Context(NamedTuple):
-    """The snapshot for a graph's kernels, the name of the device, and Inductor's setting that decides, or empty."""
+    """The snapshot for a graph's kernels, the name of the device, and Inductor's settings.
+
+    ``setting`` is the one that decides, or empty. ``keeps_r`` says whether a reduction may keep all of r.
+    """
 
     now: InductorSnapshot
     device: str
     setting: str
+    keeps_r: bool
 
 
 _contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKeyDictionary()
@@ -213,7 +220,8 @@ def _context(device: torch.device) -> _Context | None:
     now = in_force()
     if now is None or not now.settings.generated:
         return None
-    return _Context(now, str(device), next(filter(is_on, _DECIDING), ""))
+    setting = next(filter(is_on, _DECIDING), "")
+    return _Context(now, str(device), setting, is_on("triton.persistent_reductions"))
 
 
 def _why_left(
@@ -221,6 +229,7 @@ def _why_left(
     features: Any,
     tiling: Mapping[str, Any],
     arguments: Mapping[str, Any],
+    moved: Sequence[ReadWrites],
     context: _Context,
 ) -> str:
     """Return why no table is asked about a kernel, or an empty text."""
@@ -233,8 +242,7 @@ def _why_left(
         return f"Inductor decides about {', '.join(sorted(decided))}"
     if context.setting:
         return f"Inductor's setting {context.setting} decides"
-    nodes = features.scheduler_nodes()
-    for node in nodes:
+    for node in features.scheduler_nodes():
         patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
         if patches:
             return f"Inductor sets {', '.join(sorted(patches))} for it"
@@ -245,7 +253,6 @@ def _why_left(
         return f"it has the dimensions {', '.join(sorted(name for name, numel in tiling.items() if numel != 1))}"
     if features.select_index_dtype() != torch.int32:
         return "it indexes with 64 bits"
-    moved = [node.read_writes for node in nodes]
     written = [dep for each in moved for dep in each.writes]
     is_flat = "y" not in tiling and not features.is_reduction()
     if not is_flat and any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written):
@@ -279,17 +286,16 @@ def _form_of(features: Any) -> bool | None:
     return bool(V.choices.should_use_persistent_reduction(features, False))
 
 
-def _fixed(config: Config, decision: Decision, features: Any, device: str) -> dict[str, int] | None:
+def _fixed(config: Config, decision: Decision, features: Any, context: _Context) -> dict[str, int] | None:
     """Return the values of a config by Inductor's names, or None if it cannot run. Warn if the config is the user's."""
     if config == DEFAULT:
         return {}
-    allowed = not KEEPS_R.get(config.template, False) or inductor_config.triton.persistent_reductions
+    problem, allowed = decision.problem, context.keeps_r or not KEEPS_R.get(config.template, False)
     try:
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        problem, arch = decision.problem, decision.hardware.arch
-        values, elements, threads = _values(config, problem.op, problem.variant, problem.r, arch)
-        _require_room(elements, threads, features, device)
+        values, elements, threads = _values(config, problem.op, problem.variant, problem.r, decision.hardware.arch)
+        _require_room(elements, threads, features, context.device)
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None
@@ -299,9 +305,9 @@ def _fixed(config: Config, decision: Decision, features: Any, device: str) -> di
 @lru_cache(maxsize=4096)
 def _values(config: Config, op: str, variant: str, r: int, arch: str) -> tuple[dict[str, int], int, int]:
     """Return the values of a config by Inductor's names, and a block's elements and threads, or raise CannotRun."""
+    known = architecture(arch)
     if op not in config.kernel.ops:
         raise CannotRun(f"{config.template} is not for {op}")
-    known = architecture(arch)
     for complaint in config.kernel.faults_on(_problem(op, variant, x=1, r=r), config.params, known):
         raise CannotRun(complaint.reason)
     names, tunables = KWARGS[config.template], config.kernel.values(config.params)

@@ -292,11 +292,9 @@ def _receiving(hardware: Hardware) -> list[receipts.Device]:
             receipt_file.arm(own_receipt)
         _asked.add(hardware)
         _present.add(hardware)
-    device = _devices.get(hardware)
-    if device is None:
-        device = _devices[hardware] = receipts.Device()
     collected = _collecting.__dict__.get("collected")
-    return [device] if collected is None else [device, collected.devices.setdefault(hardware, receipts.Device())]
+    all_devices = (_devices,) if collected is None else (_devices, collected.devices)
+    return [devices.get(hardware) or devices.setdefault(hardware, receipts.Device()) for devices in all_devices]
 
 
 def _who(decision: Decision) -> tuple[str, str, str]:
