@@ -53,7 +53,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="measurements of each task in a pair")
     parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="pairs that start at once on a GPU")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        metavar="N",
+        help="pairs that start at once on a GPU. vLLM takes other engines' memory for its own when it measures, so "
+        """give --arguments '{"kv_cache_memory_bytes": 8000000000}' too""",
+    )
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of an engine")
     parser.add_argument("--arguments", type=json.loads, default={}, metavar="JSON", help="for vllm.LLM")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next run continues")
