@@ -20,9 +20,9 @@ RUNS = [
     DATASETS / "nvidia-h200-models.msgpack.zst",
     *(
         path
-        for kind in ("few-rows", "between", "epilogues", "padding", "float8", "int8", "grouped", "attention")
+        for kind in ("few-rows", "between", "epilogues", "padding", "float8", "int8", "grouped", "attention", "joined")
         for path in sorted((DATASETS / kind).glob("nvidia-h200*.msgpack.zst"))
-        if not path.stem.endswith(("-random.msgpack", "-test.msgpack"))
+        if not path.stem.endswith(("-random.msgpack", "-test.msgpack", "-between.msgpack"))
     ),
 ]
 """What the H200's table is built from."""
