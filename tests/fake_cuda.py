@@ -78,6 +78,12 @@ MI300X = SimpleNamespace(
 """The same of an MI300X, for a process in which ``torch.version.hip`` says that this is ROCm."""
 
 
+def as_hardware(properties: Any) -> dict[str, Any]:
+    """The hardware of a table for a CUDA device with these properties."""
+    arch = f"sm_{properties.major}{properties.minor}"
+    return {"name": properties.name, "arch": arch, "sm_count": properties.multi_processor_count}
+
+
 @contextlib.contextmanager
 def fake_cuda(properties: Any = H200) -> Iterator[None]:
     """PyTorch says that it has one CUDA device with these properties."""

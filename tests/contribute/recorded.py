@@ -25,7 +25,7 @@ RUNS = [
         if not path.stem.endswith(("-random.msgpack", "-test.msgpack"))
     ),
 ]
-"""What the H200's table is built from, but for kernels for few rows."""
+"""The datasets of the H200's table, except kernels for few rows."""
 
 _source = random.Random(0)
 

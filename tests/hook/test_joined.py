@@ -20,7 +20,7 @@ from torch.nn import functional
 import diode_lut
 from diode_lut.hook import joined
 from diode_lut.receipts import NO_ANSWER, recorder
-from tests.fake_cuda import H200, L4, Input, compile_triton, fake_cuda, lower
+from tests.fake_cuda import H200, L4, Input, as_hardware, compile_triton, fake_cuda, lower
 from tests.hook.test_hook import Rows
 
 pytestmark = pytest.mark.usefixtures("h200")
@@ -370,8 +370,7 @@ def test_nothing_moves_over_what_is_written_in_place(rows: Rows) -> None:
 @pytest.mark.parametrize(("device", "expected"), [(H200, ["two"]), (L4, [])], ids=["H200", "L4"])
 def test_precision_of_timings(device: Any, expected: list[str], rows: Rows) -> None:
     """Where the program lets the library add up in float16, they stay apart if that may make the library faster."""
-    arch, sm_count = f"sm_{device.major}{device.minor}", device.multi_processor_count
-    rows(row(), hardware={"name": device.name, "arch": arch, "sm_count": sm_count})
+    rows(row(), hardware=as_hardware(device))
     shapes = [Input(each.shape, torch.float16) for each in (X, Q, K)]
     matmul = torch.backends.cuda.matmul
     with fake_cuda(device):

@@ -18,7 +18,7 @@ from diode_lut.decide.decide import NOT_AS_TIMED
 from diode_lut.hook.snapshot import snapshot
 from diode_lut.receipts import recorder
 from diode_lut.templates.config import Config
-from tests.fake_cuda import H200, L4, Input, Lowered, fake_cuda, lower
+from tests.fake_cuda import H200, L4, Input, Lowered, as_hardware, fake_cuda, lower
 from tests.hook.test_hook import ATEN, BMM, MM, TMA, constants, triton, uses_aten
 
 pytestmark = pytest.mark.usefixtures("h200", "settings")
@@ -253,10 +253,7 @@ def test_accumulation_in_float16_of_the_library(
     device: Any, config: dict[str, Any], reason: str, dynamic: str, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rows are passed over where the library computes a part of it, or may be faster than it was timed."""
-    arch, sm_count = f"sm_{device.major}{device.minor}", device.multi_processor_count
-    rows(
-        {"configs": [config, ATEN], "note": dynamic}, hardware={"name": device.name, "arch": arch, "sm_count": sm_count}
-    )
+    rows({"configs": [config, ATEN], "note": dynamic}, hardware=as_hardware(device))
     with fake_cuda(device):
         assert config is SPLIT or mm(dtype=torch.float16, dynamic=dynamic).triton_templates
         MATMUL.allow_fp16_accumulation = True
