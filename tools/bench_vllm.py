@@ -3,8 +3,8 @@
 Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
 first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
 For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
-measured on their GPUs. Results are appended to ``--out``, a JSON line for each pair; run again, it goes on with the
-others. ``--table`` prints them, ``--draw`` makes a picture.
+measured on their GPUs. Traces then tell the time of the GPU's kernels, which is less noisy. Results are appended to
+``--out``, a JSON line for each pair; run again, it goes on with the others. ``--table`` prints them, ``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """
@@ -35,7 +35,7 @@ from modelbench.real_turns import answered
 from modelbench.records import Record, append, read
 from modelbench.scheduling import ROOT
 from modelbench.vllm_start import MODELS
-from modelbench.vllm_table import STARTS, TASKS, WARM, WITH, WITHOUT, draw, markdown
+from modelbench.vllm_table import STARTS, TASKS, WITH, WITHOUT, draw, markdown
 
 from diode_lut.receipts import merge_receipts, read_receipt, receipt_bytes
 
@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS), help=f"some of {','.join(MODELS)}")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="pairs of cold and of warm starts of a model")
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="measurements of each task in a pair")
+    parser.add_argument("--traces", type=int, default=3, metavar="N", help="traces of each task in a pair")
     parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
+    parser.add_argument("--starts", default=",".join(STARTS), help="the last of these is measured")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
     parser.add_argument(
         "--at-once",
@@ -84,7 +86,7 @@ class Benchmark:
     """All pairs of starts; each lane has GPUs of its own and takes the models that are next."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.out = options, options.out[0]
+        self.options, self.out, self._starts = options, options.out[0], options.starts.split(",")
         self._until = time.monotonic() + options.seconds
         self._done = {_key(record) for record in (read([self.out]) if self.out.exists() else [])}
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ class Benchmark:
             (model, number)
             for number in range(options.pairs)
             for model in options.models.split(",")
-            if any(self._is_open(model, number, start) for start in STARTS)
+            if any(self._is_open(model, number, start) for start in self._starts)
         ]
         self._durations: dict[str, float] = {}
         self._gate = Gate()
@@ -121,7 +123,7 @@ class Benchmark:
             home = self.options.caches / f"{model}-{self.options.tensor_parallel}-{number}"
             shutil.rmtree(home, ignore_errors=True)
             with self._gate.starting():
-                for start in STARTS:
+                for start in self._starts:
                     if self.left() < self._durations.get(start, 60.0) * 1.15:
                         return 3
                     begin = time.monotonic()
@@ -145,7 +147,7 @@ class Benchmark:
         record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start, "first": ways[0]}
         engines: dict[str, _Engine] = {}
         checked: dict[str, dict[str, Any]] = {}
-        measures = number < self.options.throughput_pairs and start == WARM
+        measures = number < self.options.throughput_pairs and start == self._starts[-1]
         try:
             for way in ways:
                 engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
@@ -157,7 +159,7 @@ class Benchmark:
             record["apart"] = _apart(checked[WITHOUT], checked[WITH])
             if measures:
                 with self._gate.measuring(gpus, self.left()):
-                    record["seconds"] = dict(self._turns(engines, ways))
+                    record |= self._measured(engines, ways)
         except TimeoutError:
             if self.left() < 10:
                 return None
@@ -173,19 +175,36 @@ class Benchmark:
             record |= {"answered": answered(merged), "receipts": len(receipts)}
         return record
 
-    def _turns(self, engines: dict[str, _Engine], ways: Sequence[str]) -> Iterator[tuple[str, dict[str, list[float]]]]:
-        """Seconds of each task, way and round; the ways begin in turn, and the first round is not counted."""
+    def _measured(self, engines: dict[str, _Engine], ways: Sequence[str]) -> Record:
+        """Of each task and way, the seconds of all rounds, and the kernels' microseconds in all traces."""
+        seconds = dict(self._turns(engines, ways, "", self.options.rounds))
+        traces = dict(self._turns(engines, ways, "kernels ", self.options.traces))
+        return {
+            "seconds": {
+                task: {way: [round(each["seconds"], 6) for each in taken[way]] for way in taken}
+                for task, taken in seconds.items()
+            },
+            "kernels_us": {
+                task: {way: [each["us"] for each in taken[way]] for way in taken} for task, taken in traces.items()
+            },
+            "kernels": {task: {way: taken[way][-1] for way in taken} for task, taken in traces.items()},
+        }
+
+    def _turns(
+        self, engines: dict[str, _Engine], ways: Sequence[str], words: str, rounds: int
+    ) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
+        """Answers of each task, way and round; the ways begin in turn, and the first round is not counted."""
         for task in TASKS:
-            seconds: dict[str, list[float]] = {WITHOUT: [], WITH: []}
-            for number in range(self.options.rounds + 1):
+            answers: dict[str, list[dict[str, Any]]] = {WITHOUT: [], WITH: []}
+            for number in range(rounds + 1 if rounds else 0):
                 if self.left() < 8:
                     break
                 for way in ways if number % 2 else reversed(ways):
-                    taken = engines[way].ask(task, 60.0)["seconds"]
+                    answer = engines[way].ask(f"{words}{task}", 60.0)
                     if number:
-                        seconds[way].append(round(taken, 6))
-            if all(seconds.values()):
-                yield task, seconds
+                        answers[way].append(answer)
+            if all(answers.values()):
+                yield task, answers
 
 
 class Gate:
@@ -350,8 +369,9 @@ def _line_of(record: Record) -> str:
         return f"{name}: failed: {record['failed']}"
     parts = [f"start {record[WITHOUT]['start_s']:.1f} s, {record[WITH]['start_s']:.1f} s with"]
     parts.append(f"torch.compile {record[WITHOUT]['compile_s']} s, {record[WITH]['compile_s']} s with")
-    for task, seconds in record.get("seconds", {}).items():
-        parts.append(f"{task} {median(seconds[WITHOUT]) / median(seconds[WITH]):.3f}")
+    for words, field in (("", "seconds"), ("kernels of ", "kernels_us")):
+        for task, taken in record.get(field, {}).items():
+            parts.append(f"{words}{task} {median(taken[WITHOUT]) / median(taken[WITH]):.3f}")
     return f"{name}: {'; '.join(parts)}; {record['apart']}; {record.get('answered')}"
 
 

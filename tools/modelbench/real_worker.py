@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from modelbench.kernels import kernel_times
 from modelbench.real_programs import Given, Program, Run, programs
 from torch import Tensor
-from torch._C._autograd import DeviceType
 from torch._dynamo.utils import counters
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
@@ -148,10 +148,7 @@ def kernel_seconds(run: Run, count: int) -> float:
         for _ in range(count):
             run.step()
         torch.cuda.synchronize()
-    on_gpu = (event for event in profile.events() if event.device_type == DeviceType.CUDA)
-    copies = ("Memcpy", "Memset")
-    times = (each.time_range for each in on_gpu if not (each.is_user_annotation or each.name.startswith(copies)))
-    return sum(float(each.elapsed_us()) for each in times) / 1e6
+    return sum(map(sum, kernel_times(profile).values())) / 1e6
 
 
 def host_seconds(run: Run, device: str, duration: float) -> list[float]:

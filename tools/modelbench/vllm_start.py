@@ -3,18 +3,22 @@
 The task, a JSON object, has the model's name, a directory for its configuration, and arguments for ``vllm.LLM``. Once
 the engine has made its first token, the process answers with the seconds that this took since it was started. It then
 does what it is told, a line at a time: ``decode SEQUENCES`` and ``prefill TOKENS`` answer with the seconds of one
-measurement, ``check`` with tokens and their log-probabilities. All answers are JSON lines.
+measurement, and after ``kernels`` with the microseconds of their GPU kernels, which do not depend on how fast the CPU
+launches them. ``check`` answers with tokens and their log-probabilities. All answers are JSON lines.
 """
 
 import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
 import torch
+from modelbench.kernels import kernel_times
 
 _COMMON = {
     "hidden_act": "silu",
@@ -98,6 +102,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 PROMPT, FEW, MANY = 32, 8, 72  # tokens of each prompt, and of the two generations that are subtracted
 DECODED = MANY - FEW  # tokens that a measurement of decoding tells the seconds of, for each sequence
+TRACED, MOST_KERNELS = 16, 25  # such tokens of a trace, and how many of the longest kernels it names
 
 
 def main() -> None:
@@ -131,9 +136,11 @@ def main() -> None:
         vllm=__version__,
     )
     engine.llm.apply_model(randomize)
-    for command, number in (line.split() for line in sys.stdin):
+    for *traced, command, number in (line.split() for line in sys.stdin):
         count = int(number)
-        if command == "decode":
+        if traced:
+            answer(**engine.kernels(command, count))
+        elif command == "decode":
             answer(seconds=engine.seconds(count, PROMPT, MANY) - engine.seconds(count, PROMPT, FEW))
         elif command == "prefill":
             answer(seconds=engine.seconds(1, count, 1))
@@ -165,6 +172,26 @@ class Engine:
         self.generate(sequences, length, new)
         return time.perf_counter() - begin
 
+    def kernels(self, command: str, count: int) -> dict[str, Any]:
+        """How long the kernels of decoding ``TRACED`` tokens, or of a prefill, take on the first GPU of the engine."""
+
+        def times(*arguments: int) -> dict[str, list[float]]:
+            self.llm.collective_rpc(start_trace)
+            self.generate(*arguments)
+            found: dict[str, list[float]] = self.llm.collective_rpc(stop_trace)[0]
+            return found
+
+        decodes = command == "decode"
+        found = times(count, PROMPT, FEW + TRACED) if decodes else times(1, count, 1)
+        us = {name: sum(each) for name, each in found.items()}
+        launches = Counter({name: len(each) for name, each in found.items()})
+        for name, each in times(count, PROMPT, FEW).items() if decodes else ():
+            us[name] = us.get(name, 0.0) - sum(each)
+            launches[name] -= len(each)
+        longest = nlargest(MOST_KERNELS, us, key=us.__getitem__)
+        most = [[name[:100], launches[name], round(us[name], 1)] for name in longest]
+        return {"us": round(sum(us.values()), 1), "launches": launches.total(), "kernels": most}
+
     def check(self, sequences: int) -> dict[str, Any]:
         """Return the greedy tokens of each sequence, and the log-probability of each."""
         self._generator.manual_seed(1)
@@ -185,6 +212,19 @@ def randomize(model: torch.nn.Module) -> None:
             parameter.data.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
         else:
             parameter.data.fill_(1.0 if "norm" in name else 0.0)
+
+
+def start_trace(worker: Any) -> None:
+    """Trace the GPU's kernels of a worker."""
+    worker.traced = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    worker.traced.start()
+
+
+def stop_trace(worker: Any) -> dict[str, list[float]]:
+    """Return the microseconds of each launch since the start, by the kernels' names."""
+    torch.cuda.synchronize()
+    worker.traced.stop()
+    return kernel_times(worker.traced)
 
 
 if __name__ == "__main__":
