@@ -229,6 +229,7 @@ def axis_of(names: tuple[str, ...], expression: sympy.Expr, env: ShapeEnv) -> Ax
     return Axis(names, min(max(low, 1), MAX_SIZE), high)
 
 
+_LEAST_ASSUMED = 2  # the least value that PyTorch assumes a symbol to have
 _NO_BOUND = sys.maxsize - 1  # PyTorch bounds the number of elements that a mask selects so, if it knows no bound
 
 
@@ -250,7 +251,11 @@ def _range(env: ShapeEnv, expression: sympy.Expr) -> ValueRanges[Any]:
     if tokens is None or len(expression.free_symbols) != 1:
         return bounds
     (symbol,) = expression.free_symbols
-    return _narrowed(bounds, bound_sympy(expression, {symbol: ValueRanges(*tokens)}))
+    served = bound_sympy(expression, {symbol: ValueRanges(*tokens)})
+    narrowed = _narrowed(bounds, served)
+    # PyTorch assumes that no symbol is 1, but vLLM calls a graph with a single token, too.
+    has_one = tokens[0] == 1 and env.bound_sympy(symbol).lower == _LEAST_ASSUMED
+    return ValueRanges(served.lower, narrowed.upper) if has_one else narrowed
 
 
 def _narrowed(bounds: ValueRanges[Any], within: ValueRanges[Any]) -> ValueRanges[Any]:

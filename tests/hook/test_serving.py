@@ -78,6 +78,18 @@ def test_the_range_of_an_unbacked_number_of_tokens(vllm: Vllm, rows: Rows) -> No
 
 
 @pytest.mark.usefixtures("h200")
+def test_a_single_token_has_its_own_kernel(vllm: Vllm, rows: Rows) -> None:
+    """VLLM decodes one sequence with the graph of its range, although PyTorch assumes at least 2 of each size."""
+    small, _ = SMALL_AND_LARGE
+    rows({**small, "m": [1, 1], "configs": [{"template": "aten"}]}, {**small, "m": [2, 8192]})
+    with vllm.compiles(1, 8192):
+        code = mm_at(16, most=None).code
+    for_one, for_others = code.partition(" <= 1:\n")[2].split("else:\n")
+    assert for_one.split()[0].startswith("extern_kernels.mm(")
+    assert "triton_tem" in for_others
+
+
+@pytest.mark.usefixtures("h200")
 def test_a_range_beyond_the_bounds_does_not_count(vllm: Vllm, rows: Rows) -> None:
     """A range that has no size in common with the symbol's bounds is about something else."""
     rows(*SMALL_AND_LARGE)
