@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log2, sqrt
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ and 1.43 and 1.18 with Inductor's first. For those of columns, a config for all 
 
 LONGEST_OVER_ROWS = 1 << 14  # Maximum r of such reductions. Of longer ones, too few were measured
 _LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16  # of the range for such a config. Fewer rows take as long with any config
+_FEW_ELEMENTS = 8  # of a thread. Fewer make a kernel of few rows no faster
 _DIGITS = 5  # digits after the point of rounded losses, and significant digits of a regression's numbers
 _UNITS = 10.0**_DIGITS  # of a rounded loss, which is a whole number of them
 _REMEMBERED = 1024  # number of remembered answers
@@ -118,10 +119,13 @@ class KernelModel:
         self._tried = lru_cache(_REMEMBERED)(self._find_tried)
         self._fitting = lru_cache(_REMEMBERED)(self._find_fitting)
 
-    def ranked_over(self, problem: Problem, low: int, high: int) -> tuple[Config, ...]:
+    def ranked_over(self, problem: Problem, low: int, high: int, *, decodes: bool = False) -> tuple[Config, ...]:
         """Return the configs for a kernel whose x may change from ``low`` to ``high``, the least sum of losses first.
 
         There are none where the best config depends on x. No config is for a hint: it is the same in any process.
+        If the graph ``decodes``, the configs with the fewest steps, then elements of a thread, come first: a GPU with
+        few rows is empty, and waits for them. Times with a cold L2 cache show less of it. In CUDA graphs of vLLM on an
+        H200, RMS norms of 1 to 32 rows of 3,072 took 2.5 to 3.3 us in three steps, and 1.9 to 2.1 us in one.
         """
         if reading_of(problem) not in OVER_ROWS or problem.r > LONGEST_OVER_ROWS:
             return ()
@@ -129,7 +133,8 @@ class KernelModel:
         least = min(max(low, _LEAST_ROWS), most)
         powers = (1 << power for power in range(0, most.bit_length(), 2))
         sizes = sorted({least, most, *(size for size in powers if least < size < most)})
-        return self.ranked(*(problem._replace(x=size) for size in sizes))
+        ranked = self.ranked(*(problem._replace(x=size) for size in sizes))
+        return tuple(sorted(ranked, key=partial(_waits, problem, _loops(ranked[0])))) if decodes and ranked else ranked
 
     def _ranked(self, *problems: Problem) -> tuple[Config, ...]:
         """Return the configs that were tried for kernels alike, the least expected loss first. None may be.
@@ -391,6 +396,14 @@ def reading_of(problem: Problem) -> str:
 def _loops(config: Config) -> bool:
     """Return whether a reduction with the config loops over r."""
     return "block_r" in config.tunables
+
+
+def _waits(problem: Problem, loops: bool, config: Config) -> tuple[bool, int, int]:
+    """Return whether a config has the other form, its steps, and a thread's elements in a step, from few on alike."""
+    values = config.kernel.values(config.params)
+    step = values.get("block_r") or rounded_up(problem.r)
+    elements = values["block_x"] * step // (values["num_warps"] * 32)
+    return _loops(config) != loops, -(-problem.r // step), max(elements, _FEW_ELEMENTS)
 
 
 def _terms(features: Doubles) -> Doubles:

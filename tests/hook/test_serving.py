@@ -20,9 +20,10 @@ from diode_lut.hardware import detect_hardware
 from diode_lut.hook.patches import FACTORY
 from diode_lut.hook.switch import cache_identity
 from diode_lut.startup import plugin
-from tests.fake_cuda import lower
+from tests.fake_cuda import H100, Input, fake_cuda, lower
 from tests.forks import ROOT, Forks
 from tests.hook.test_dynamic import SMALL_AND_LARGE, UNBACKED, B, Rows, mm_at
+from tests.hook.test_generated import LONG, kernels
 from tests.hook.test_hook import blocks
 
 CONTEXTS = ["vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass"]
@@ -87,6 +88,17 @@ def test_a_single_token_has_its_own_kernel(vllm: Vllm, rows: Rows) -> None:
     for_one, for_others = code.partition(" <= 1:\n")[2].split("else:\n")
     assert for_one.split()[0].startswith("extern_kernels.mm(")
     assert "triton_tem" in for_others
+
+
+def test_generated_kernels_of_few_rows(vllm: Vllm) -> None:
+    """Decoding calls a kernel with few rows, which wait for its steps; with a range of many tokens it has others."""
+    program = LONG[0], [Input((64, 3072), dynamic=(0,), most=None)]
+    found = []
+    for start in (1, 2049):
+        with fake_cuda(H100), diode_lut.config.patch(tiers=("model",)), vllm.compiles(start, 16384):
+            found += kernels(program)
+    few, many = (each["R0_BLOCK"] for each in found if isinstance(each, dict))
+    assert few == 4096 > many
 
 
 @pytest.mark.usefixtures("h200")
