@@ -64,14 +64,23 @@ def test_nothing_starts_while_a_pair_is_measured() -> None:
 def test_starts_and_throughput_are_shown() -> None:
     """The table and the picture have ratios with intervals for pairs, and a single pair's without one."""
     seconds = {"decode 8": {WITHOUT: [1.0, 0.1, 1.0], WITH: [0.5, -0.1, 0.5]}}
-    records = [record(), record(seconds=seconds), record(COLD, (40.0, 38.0)), record(failed={WITH: "x"})]
+    us = {"decode 8": {WITHOUT: [3000.0, 3000.0], WITH: [2400.0, 2400.0]}}
+    records = [
+        record(),
+        record(),
+        record(seconds=seconds, kernels_us=us),
+        record(COLD, (40.0, 38.0)),
+        record(failed={WITH: "x"}),
+    ]
     page = markdown(records)
     assert "| a GPU | <llama> | empty | 1 | 40.0 | 38.0 | 0.950 | 10.0 | 9.5 |" in page
     assert "| a GPU | <llama> | filled | 2 | 20.0 | 21.0 | 1.050 (1.050 to 1.050) | 5.0 | 5.2 |" in page
     assert "| a GPU | <llama> |  | 512, 2.000 (2.000 to 2.000) |" in page
-    assert "| a GPU | <llama> | 180 of 192 | 0.010 | 6 / 2 / 0 | 7 / 0 |" in page
+    assert "| a GPU | <llama> | 240 of 256 | 0.010 | 6 / 2 / 0 | 7 / 0 |" in page
+    assert "| a GPU | <llama> |  | 3.00, 1.250 (1.250 to 1.250) |" in page
     texts = {element.text for element in ET.fromstring(draw(records)).iter() if element.text}
-    assert {"a GPU, <llama>, filled caches, 2 pairs", "a GPU, <llama>, decode 8", "2.00\u00d7", "0.95\u00d7"} <= texts
+    assert {"a GPU, <llama>, filled caches, 2 pairs", "2.00\u00d7", "0.95\u00d7"} <= texts
+    assert {"a GPU, <llama>, decode 8", "a GPU, <llama>, kernels of decode 8"} <= texts
 
 
 def test_several_gpus_of_an_engine_are_named() -> None:

@@ -3,9 +3,9 @@
 Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
 first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
 For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
-measured on their GPUs. Traces then tell the time of the GPU's kernels, which is less noisy. Results are appended to
-``--out``, a JSON line for each pair; run again, it goes on with the others. ``--table`` prints them, ``--draw`` makes
-a picture.
+measured on their GPUs. The second starts beside the first, so these starts do not count. Traces then tell the time of
+the GPU's kernels, which is less noisy. Results are appended to ``--out``, a JSON line for each pair; run again, it goes
+on with the others. ``--table`` prints them, ``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from statistics import median
 
 from modelbench.picture import BAR, GREY, NAMES, PANEL, SPACE, VALUE
 from modelbench.real_table import ANSWERS, answers, at, bar, text
 from modelbench.real_turns import ERROR
 from modelbench.records import Record
-from modelbench.vllm_start import DECODED
+from modelbench.vllm_start import DECODED, TRACED
 
 from diode_lut.programs.times import change_of
 
@@ -17,11 +18,16 @@ COLD, WARM = "cold", "warm"
 STARTS = {COLD: "empty", WARM: "filled"}
 """The starts of a pair, and the caches that they find."""
 SEQUENCES, PREFILL = (1, 8, 32, 128, 256), (512, 4096)
+_MEASURED = {
+    "seconds": "Tokens per second without the plugin, and times as fast with it",
+    "kernels_us": f"Milliseconds of the GPU's kernels for {TRACED} tokens of each sequence, or a prefill, without the "
+    "plugin, and times as fast with it",
+}
 TASKS = (*(f"decode {count}" for count in SEQUENCES), *(f"prefill {count}" for count in PREFILL))
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """Show a table of start-up times, and a table of throughput, with a row for each model and GPU.
+    """Show tables of start-up times, of throughput, and of the kernels' speed, with a row for each model and GPU.
 
     Ratios are geometric means over pairs of starts, or of measurements, with their 95 % intervals.
     """
@@ -32,7 +38,7 @@ def markdown(records: Sequence[Record]) -> str:
     ]
     for name, found in groups.items():
         for start, caches in STARTS.items():
-            if pairs := [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]:
+            if pairs := _pairs(found, start):
                 seconds = [f"{median(each['start_s'] for each in way):.1f}" for way in zip(*pairs, strict=True)]
                 compiles = [
                     [each["compile_s"] for each in way if each.get("compile_s")] for way in zip(*pairs, strict=True)
@@ -40,11 +46,12 @@ def markdown(records: Sequence[Record]) -> str:
                 cells = [*seconds, _ratio(_change(pairs, slower=True))]
                 cells += [f"{median(each):.1f}" if each else "" for each in compiles]
                 lines.append(f"| {' | '.join(name)} | {caches} | {len(pairs)} | {' | '.join(cells)} |")
-    measured = {name: found for name, found in groups.items() if any(each.get("seconds") for each in found)}
-    if measured:
-        lines += ["", f"| GPU | model | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 2) + "|"]
-    for name, found in measured.items():
-        lines.append(f"| {' | '.join(name)} | {' | '.join(_throughput(found, task) for task in TASKS)} |")
+    for field, title in _MEASURED.items():
+        measured = {name: found for name, found in groups.items() if any(each.get(field) for each in found)}
+        if measured:
+            lines += ["", f"{title}:", "", f"| GPU | model | {' | '.join(TASKS)} |", "|---" * (len(TASKS) + 2) + "|"]
+        for name, found in measured.items():
+            lines.append(f"| {' | '.join(name)} | {' | '.join(_speed(found, field, task) for task in TASKS)} |")
     heads = ("GPU", "model", "same tokens", "largest difference of log-probabilities", *ANSWERS)
     lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, found in groups.items():
@@ -93,17 +100,23 @@ _Ends = tuple[float, float, float]  # a ratio, and the ends of its interval
 def _starts(records: Sequence[Record]) -> Iterator[tuple[str, _Ends]]:
     for (where, model), found in _groups(records).items():
         for start, caches in STARTS.items():
-            pairs = [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]
+            pairs = _pairs(found, start)
             if len(pairs) > 1:
                 yield f"{where}, {model}, {caches} caches, {len(pairs)} pairs", _change(pairs)
 
 
 def _speeds(records: Sequence[Record]) -> Iterator[tuple[str, _Ends]]:
     for (where, model), found in _groups(records).items():
-        for task in TASKS:
-            if (times := _times(found, task)) and len(times[0]) > 1:
+        for field, task in product(_MEASURED, TASKS):
+            if (times := _times(found, field, task)) and len(times[0]) > 1:
                 change = change_of(*times, error=ERROR)
-                yield f"{where}, {model}, {task}", (change.gain, change.low, change.high)
+                kernels = "kernels of " * (field != "seconds")
+                yield f"{where}, {model}, {kernels}{task}", (change.gain, change.low, change.high)
+
+
+def _pairs(found: Sequence[Record], start: str) -> list[tuple[Record, Record]]:
+    """The engines of each such pair, but of those that were measured: the first ran while the second started."""
+    return [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start and "seconds" not in each]
 
 
 def _change(pairs: Sequence[tuple[Record, Record]], *, slower: bool = False) -> _Ends:
@@ -121,24 +134,25 @@ def _ratio(change: _Ends) -> str:
     return f"{gain:.3f} ({low:.3f} to {high:.3f})" if high else f"{gain:.3f}"
 
 
-def _times(found: Sequence[Record], task: str) -> tuple[list[float], list[float]] | None:
-    """All seconds of a task, without the plugin and with it, in pairs.
+def _times(found: Sequence[Record], field: str, task: str) -> tuple[list[float], list[float]] | None:
+    """All seconds of a task, or its kernels' microseconds, without the plugin and with it, in pairs.
 
     Seconds of decoding are a difference of two times. Where noise makes it negative, the pair is left out.
     """
-    tasks = [each["seconds"][task] for each in found if task in each.get("seconds", {})]
+    tasks = [each[field][task] for each in found if task in each.get(field, {})]
     pairs = [pair for each in tasks for pair in zip(each[WITHOUT], each[WITH], strict=True) if min(pair) > 0]
     return ([without for without, _ in pairs], [armed for _, armed in pairs]) if pairs else None
 
 
-def _throughput(found: Sequence[Record], task: str) -> str:
-    """Tokens per second without the plugin, and the speed-up with it."""
-    if (times := _times(found, task)) is None:
+def _speed(found: Sequence[Record], field: str, task: str) -> str:
+    """Tokens per second without the plugin, or its kernels' milliseconds, and the speed-up with it."""
+    if (times := _times(found, field, task)) is None:
         return ""
     word, count = task.split()
     tokens = int(count) * (DECODED if word == "decode" else 1)
     without, armed = times
+    middle = f"{tokens / median(without):,.0f}" if field == "seconds" else f"{median(without) / 1e3:.2f}"
     if len(without) == 1:
-        return f"{tokens / without[0]:,.0f}, {without[0] / armed[0]:.3f}"
+        return f"{middle}, {without[0] / armed[0]:.3f}"
     change = change_of(without, armed, error=ERROR)
-    return f"{tokens / median(without):,.0f}, {change.gain:.3f} ({change.low:.3f} to {change.high:.3f})"
+    return f"{middle}, {_ratio((change.gain, change.low, change.high))}"
