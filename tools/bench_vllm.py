@@ -3,8 +3,8 @@
 Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
 first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
 For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
-measured on their GPUs. The second starts beside the first, so these starts do not count. Traces then tell the time of
-the GPU's kernels, which is less noisy. Results are appended to ``--out``, a JSON line for each pair; run again, it goes
+measured on their GPUs. They have started together, so these starts do not count. Traces then tell the time of the
+GPU's kernels, which is less noisy. Results are appended to ``--out``, a JSON line for each pair; run again, it goes
 on with the others. ``--table`` prints them, ``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
@@ -56,14 +56,7 @@ def main() -> None:
     parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
     parser.add_argument("--starts", default=",".join(STARTS), help="the last of these is measured")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
-    parser.add_argument(
-        "--at-once",
-        type=int,
-        default=1,
-        metavar="N",
-        help="pairs that start at once on a GPU. vLLM takes other engines' memory for its own when it measures, so "
-        """give --arguments '{"kv_cache_memory_bytes": 8000000000}' too""",
-    )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="pairs that start at once on a GPU")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of an engine")
     parser.add_argument("--arguments", type=json.loads, default={}, metavar="JSON", help="for vllm.LLM")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next run continues")
@@ -150,11 +143,14 @@ class Benchmark:
         checked: dict[str, dict[str, Any]] = {}
         measures = number < self.options.throughput_pairs and start == self._starts[-1]
         try:
-            for way in ways:
-                engines[way] = _Engine(gpus, home / way, model, way, {**_ARGUMENTS, **self.options.arguments}, width)
-                record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
-                record[way]["compile_s"] = engines[way].compile_s()
-                checked[way] = engines[way].ask(f"check {CHECKED}", 60.0)
+            for together in (ways,) if measures else ((way,) for way in ways):
+                for way in together:
+                    arguments = {**_ARGUMENTS, **self.options.arguments}
+                    engines[way] = _Engine(gpus, home / way, model, way, arguments, width)
+                for way in together:
+                    record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
+                    record[way]["compile_s"] = engines[way].compile_s()
+                    checked[way] = engines[way].ask(f"check {CHECKED}", 60.0)
                 if not measures:
                     engines.pop(way).end()  # the other way finds the GPU as this one did
             record["apart"] = _apart(checked[WITHOUT], checked[WITH])
@@ -248,8 +244,8 @@ class Gate:
                 self._changed.notify_all()
 
 
-_ARGUMENTS = {"max_model_len": 4352, "enable_prefix_caching": False, "gpu_memory_utilization": 0.42}
-"""Two engines share a GPU. Each prompt is computed."""
+_ARGUMENTS = {"max_model_len": 4352, "enable_prefix_caching": False, "kv_cache_memory_bytes": 8_000_000_000}
+"""Each prompt is computed. Engines share a GPU, whose free memory vLLM would take for its own."""
 
 
 class _Engine:
