@@ -7,7 +7,7 @@ import pytest
 from diode_lut.decide.decide import MAX_SAMPLES, Axis, Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, TableSource
 from diode_lut.table import Candidate, Entry, Table
-from diode_lut.templates.config import ATEN
+from diode_lut.templates.config import ATEN, Config
 from tests.model.small import H200, MM, SMALL, model
 from tests.steps import lines_run
 
@@ -33,6 +33,22 @@ def test_sizes_for_which_a_row_names_the_library() -> None:
     tiers = [Tier("user", (TableSource(Table(H200, rows)),)), Tier("model", (ModelSource(model(), H200),))]
     pieces = decide(Sources(H200, tiers), MM, axes=(Axis(("m",), 1, 8192),)).pieces(3, library=True)
     assert [(piece.high, piece.config) for piece in pieces] == [(63, SMALL), (None, ATEN)]
+
+
+def test_sizes_beside_a_kernel_that_cannot_run() -> None:
+    """Where the fastest kernel was timed with a constant M, another one's time is not estimated from its gain."""
+    few = Config.make("triton_few_rows", {"block_n": 1, "block_k": 2048, "num_stages": 3, "num_warps": 4})
+    rows = [
+        Entry("mm", None, "nt", None, None, sizes, None, None, (candidate,))
+        for sizes, candidate in (
+            ((1, 1), Candidate(few, 1500)),
+            ((4, 4), Candidate(SMALL, 1050)),
+            ((16, 8192), Candidate(ATEN)),
+        )
+    ]
+    sources = Sources(H200, [Tier("user", (TableSource(Table(H200, rows)),))])
+    answers = decide(sources, MM._replace(layout="nt"), axes=(Axis(("m",), 1, 8192),), padding=False)
+    assert (answers.pieces(3, library=True), answers.decision.configs[0]) == ((), ATEN)
 
 
 def test_a_model_that_abstains_does_not_overrule_the_model_that_answers() -> None:

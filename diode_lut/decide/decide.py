@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, chain, combinations, pairwise, product
 from math import inf, isqrt, log, log2
 from typing import Any, NamedTuple
@@ -207,20 +207,27 @@ class Answers:
         key = name, most, library
         if key not in self._pieces:
             problem, (axis,) = self.problem._replace(epilogue=name), self.axes
+            usual = baseline(problem.op)
 
             def dispatches(config: Config) -> bool:
                 kernel = config.kernel
-                if config == baseline(problem.op):
-                    return library
-                branches = (kernel.tiled and not kernel.tma) or problem.op in JOINED
-                return branches and not self._loses_constants(config)
+                return config == usual or (kernel.tiled and not kernel.tma) or problem.op in JOINED
 
-            samples = only(self.samples(problem, padding=False), dispatches)
+            samples = self.samples(problem, padding=False, keeps=dispatches)
+            if not library:
+                kernels = [{key: time for key, time in each.times.items() if key != usual} for each in samples]
+                samples = [each._replace(times=times) for each, times in zip(samples, kernels, strict=True)]
             self._pieces[key] = pieces_of(samples, axis, most, library=library)
         return self._pieces[key]
 
-    def samples(self, problem: Problem, *, padding: bool) -> list[SampledSizes]:
-        """Return samples of the axes' ranges, by size, with the times of configs, or none if no source answers."""
+    def samples(
+        self, problem: Problem, *, padding: bool, keeps: Callable[[Config], bool] = lambda _: True
+    ) -> list[SampledSizes]:
+        """Return samples of the axes' ranges, by size, with the times of configs, or none if no source answers.
+
+        Leave out configs that ``keeps`` rejects, and those whose kernel was timed with a constant that may change.
+        """
+        kept = cache(lambda config: keeps(config) and not self._loses_constants(config))
         along = []
         for axis in self.axes:
             inside = sorted(self._sources.borders(problem, axis.fields))
@@ -243,6 +250,7 @@ class Answers:
             }
             decision, times = self._sources.times(problem._replace(**named), self._threshold, padding=padding)
             at, weights = zip(*points, strict=True)
+            times = {config: time for config, time in times.items() if kept(config)}
             samples.append(SampledSizes(at, decision, times, min(weights)))
         return _completed(_that_count(samples, self.axes))
 
@@ -274,9 +282,7 @@ class Answers:
             found = self._sources.first_answer(problem._replace(**inside), self._threshold, padding=self._padding)
             return found._replace(tier=ABSTAIN, configs=(), over=over)
         first = dict.fromkeys(sample.decision.configs[0] for sample in samples if sample.decision.configs)
-        left_out = tuple(filter(self._loses_constants, first))
-        samples = only(samples, lambda config: not self._loses_constants(config))
-        return best_over(samples, over)._replace(left_out=left_out)
+        return best_over(samples, over)._replace(left_out=tuple(filter(self._loses_constants, first)))
 
     def _loses_constants(self, config: Config) -> bool:
         """Return whether a size that may change was a constant in the timed kernel."""
@@ -378,12 +384,6 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
             times[config] = known.times[config] * slower
         completed.append(sample._replace(times=times))
     return completed
-
-
-def only(samples: Sequence[SampledSizes], keeps: Callable[[Config], bool]) -> list[SampledSizes]:
-    """Return the samples with the times of only those configs that ``keeps`` accepts."""
-    kept = set(filter(keeps, _configs(samples)))
-    return [each._replace(times={key: each.times[key] for key in each.times if key in kept}) for each in samples]
 
 
 def _configs(samples: Iterable[SampledSizes]) -> dict[Config, None]:
