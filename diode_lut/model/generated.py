@@ -45,7 +45,7 @@ and 1.43 and 1.18 with Inductor's first. For those of columns, a config for all 
 """
 
 LONGEST_OVER_ROWS = 1 << 14  # Maximum r of such reductions. Of longer ones, too few were measured
-_LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16  # of the range for such a config. Fewer rows take as long with any config
+_LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16  # of the range for such a config. Alone, fewer rows take as long with any
 _FEW_ELEMENTS = 8  # of a thread. Fewer make a kernel of few rows no faster
 _DIGITS = 5  # digits after the point of rounded losses, and significant digits of a regression's numbers
 _UNITS = 10.0**_DIGITS  # of a rounded loss, which is a whole number of them

@@ -115,7 +115,7 @@ def _speeds(records: Sequence[Record]) -> Iterator[tuple[str, _Ends]]:
 
 
 def _pairs(found: Sequence[Record], start: str) -> list[tuple[Record, Record]]:
-    """The engines of each such pair, but of those that were measured: the first ran while the second started."""
+    """The engines of each such pair, without pairs whose engines were measured, because these start together."""
     return [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start and "seconds" not in each]
 
 
