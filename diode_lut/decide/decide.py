@@ -91,7 +91,7 @@ class Sources:
                 found = asked.ask(problem, threshold, padding=padding)
             else:
                 high = min(over.high or MAX_SIZE, MAX_SIZE // (problem.y * problem.r))
-                found = asked.ask_over(problem, over.low, max(over.low, high), threshold, decodes=over.decodes)
+                found = asked.ask_over(problem, over.low, max(over.low, high), threshold)
             if found is None:
                 continue
             source, answer, configs = asked, found, found.configs
@@ -303,15 +303,11 @@ _MAX_CONFIGS = 5  # maximum number of configs in a decision. The first that can 
 
 
 class Axis(NamedTuple):
-    """Fields of a problem with the same size, which may change from ``low`` to ``high``. None is no bound.
-
-    A graph ``decodes`` if it is called with the least sizes most of the time, as a serving engine does.
-    """
+    """Fields of a problem with the same size, which may change from ``low`` to ``high``. None is no bound."""
 
     fields: tuple[str, ...]
     low: int
     high: int | None
-    decodes: bool = False
 
     def __str__(self) -> str:
         names = " = ".join(self.fields)

@@ -121,14 +121,11 @@ class Source(ABC):
         Without ``padding`` the operands stay as they are, and no config with a ``pad`` can run.
         """
 
-    def ask_over(
-        self, problem: Problem, low: int, high: int, threshold: Threshold, *, decodes: bool = False
-    ) -> Answer | None:
+    def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
         """Return the answer about a generated kernel whose x may change from ``low`` to ``high``.
 
-        If the graph ``decodes``, x is small most of the time, which matters to a model. Others ask at all sizes where
-        rows begin and end, and at powers of two. The answer has the configs of all these answers, and the least gain.
-        Return None if their first configs differ.
+        Ask at all sizes where rows begin and end, and at powers of two. The answer has the configs of all these
+        answers, and the least gain. Return None if their first configs differ.
         """
         ends = (size + step for size in self.borders(problem, ("x",)) for step in (-1, 0, 1))
         powers = (1 << power for power in range(high.bit_length()))
@@ -334,11 +331,8 @@ class ModelSource(Source):
             return Answer(ranking.configs, ranking=ranking, gain=1 / time - 1)
         return Answer((ATEN,), ranking=ranking, gain=1 / ranking.times[ranking.configs.index(ATEN)] - 1)
 
-    def ask_over(
-        self, problem: Problem, low: int, high: int, threshold: Threshold, *, decodes: bool = False
-    ) -> Answer | None:
-        kernels = self._kernels
-        configs = () if kernels is None else kernels.ranked_over(problem, low, high, decodes=decodes)
+    def ask_over(self, problem: Problem, low: int, high: int, threshold: Threshold) -> Answer | None:
+        configs = () if self._kernels is None else self._kernels.ranked_over(problem, low, high)
         return Answer(configs) if configs else None
 
     def no_match(self, problem: Problem) -> str:

@@ -226,7 +226,7 @@ def axis_of(names: tuple[str, ...], expression: sympy.Expr, env: ShapeEnv) -> Ax
     bounds = _range(env, expression)
     low = int(bounds.lower) if bounds.lower.is_Integer else 1
     high = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper <= MAX_SIZE else None
-    return Axis(names, min(max(low, 1), MAX_SIZE), high, decodes=(compile_range() or (0,))[0] == 1)
+    return Axis(names, min(max(low, 1), MAX_SIZE), high)
 
 
 _LEAST_ASSUMED = 2  # the least value that PyTorch assumes a symbol to have

@@ -46,6 +46,7 @@ and 1.43 and 1.18 with Inductor's first. For those of columns, a config for all 
 
 LONGEST_OVER_ROWS = 1 << 14  # Maximum r of such reductions. Of longer ones, too few were measured
 _LEAST_ROWS, _MOST_ROWS = 1 << 4, 1 << 16  # of the range for such a config. Alone, fewer rows take as long with any
+_FILLING = 1 << 17  # elements that fill a GPU
 _FEW_ELEMENTS = 8  # of a thread. Fewer make a kernel of few rows no faster
 _DIGITS = 5  # digits after the point of rounded losses, and significant digits of a regression's numbers
 _UNITS = 10.0**_DIGITS  # of a rounded loss, which is a whole number of them
@@ -119,13 +120,14 @@ class KernelModel:
         self._tried = lru_cache(_REMEMBERED)(self._find_tried)
         self._fitting = lru_cache(_REMEMBERED)(self._find_fitting)
 
-    def ranked_over(self, problem: Problem, low: int, high: int, *, decodes: bool = False) -> tuple[Config, ...]:
+    def ranked_over(self, problem: Problem, low: int, high: int) -> tuple[Config, ...]:
         """Return the configs for a kernel whose x may change from ``low`` to ``high``, the least sum of losses first.
 
         There are none where the best config depends on x. No config is for a hint: it is the same in any process.
-        If the graph ``decodes``, the configs with the fewest steps, then elements of a thread, come first: a GPU with
-        few rows is empty, and waits for them. Times with a cold L2 cache show less of it. In CUDA graphs of vLLM on an
-        H200, RMS norms of 1 to 32 rows of 3,072 took 2.5 to 3.3 us in three steps, and 1.9 to 2.1 us in one.
+        If there may be a single row, as where vLLM decodes, or so few elements that they do not fill a GPU, the configs
+        with the fewest steps, then elements of a thread, come first: an empty GPU waits for them. Times with a cold L2
+        cache show less of it. In CUDA graphs of vLLM on an H200, RMS norms of 1 to 32 rows of 3,072 took 2.5 to 3.3 us
+        in three steps, and 1.9 to 2.1 us in one. Elsewhere, PyTorch assumes at least 2 rows, and many come.
         """
         if reading_of(problem) not in OVER_ROWS or problem.r > LONGEST_OVER_ROWS:
             return ()
@@ -134,7 +136,9 @@ class KernelModel:
         powers = (1 << power for power in range(0, most.bit_length(), 2))
         sizes = sorted({least, most, *(size for size in powers if least < size < most)})
         ranked = self.ranked(*(problem._replace(x=size) for size in sizes))
-        return tuple(sorted(ranked, key=partial(_waits, problem, _loops(ranked[0])))) if decodes and ranked else ranked
+        if ranked and low < (_FILLING if problem.op == "pointwise" else 2):
+            return tuple(sorted(ranked, key=partial(_waits, problem, _loops(ranked[0]))))
+        return ranked
 
     def _ranked(self, *problems: Problem) -> tuple[Config, ...]:
         """Return the configs that were tried for kernels alike, the least expected loss first. None may be.

@@ -53,9 +53,9 @@ def test_sizes_that_may_change(measured: Times) -> None:
     assert (few[0], many[0]) == (LOOPED[-1], LOOPED[0])
     assert model.ranked_over(kernel(6000, 2900), 2, 300) == few
     for most in (300, 1 << 20):  # few rows wait for steps, and a thread's elements
-        first, *_ = model.ranked_over(kernel(24, 2900), 1, most, decodes=True)
+        first, *_ = model.ranked_over(kernel(24, 2900), 1, most)
         assert first == max(LOOPED, key=lambda config: (config.tunables["block_r"], config.tunables["num_warps"]))
-    assert model.ranked_over(kernel(24, 1 << 15), 1, 300, decodes=True) == ()
+    assert model.ranked_over(kernel(24, 1 << 15), 1, 300) == ()
     assert model.ranked_over(kernel(24, 2900), 300, 300) == model.ranked(kernel(300, 2900))
     assert model.ranked_over(kernel(24, 1 << 15), 2, 300) == ()
     assert model.ranked_over(Problem.generated("reduction", "outer", x=64, r=300), 2, 300) == ()
