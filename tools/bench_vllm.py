@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="measurements of each task in a pair")
     parser.add_argument("--traces", type=int, default=3, metavar="N", help="traces of each task in a pair")
     parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
-    parser.add_argument("--starts", default=",".join(STARTS), help="the last of these is measured")
+    parser.add_argument("--starts", default=",".join(STARTS), help="throughput is measured after the last")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="pairs that start at once on a GPU")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs of an engine")
