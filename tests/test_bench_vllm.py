@@ -74,12 +74,12 @@ def test_starts_and_throughput_are_shown() -> None:
     ]
     page = markdown(records)
     assert "| a GPU | <llama> | empty | 1 | 40.0 | 38.0 | 0.950 | 10.0 | 9.5 |" in page
-    assert "| a GPU | <llama> | filled | 2 | 20.0 | 21.0 | 1.050 (1.050 to 1.050) | 5.0 | 5.2 |" in page
+    assert "| a GPU | <llama> | filled | 3 | 20.0 | 21.0 | 1.050 (1.050 to 1.050) | 5.0 | 5.2 |" in page
     assert "| a GPU | <llama> |  | 512, 2.000 (2.000 to 2.000) |" in page
     assert "| a GPU | <llama> | 240 of 256 | 0.010 | 6 / 2 / 0 | 7 / 0 |" in page
     assert "| a GPU | <llama> |  | 3.00, 1.250 (1.250 to 1.250) |" in page
     texts = {element.text for element in ET.fromstring(draw(records)).iter() if element.text}
-    assert {"a GPU, <llama>, filled caches, 2 pairs", "2.00\u00d7", "0.95\u00d7"} <= texts
+    assert {"a GPU, <llama>, filled caches, 3 pairs", "2.00\u00d7", "0.95\u00d7"} <= texts
     assert {"a GPU, <llama>, decode 8", "a GPU, <llama>, kernels of decode 8"} <= texts
 
 

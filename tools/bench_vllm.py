@@ -1,11 +1,10 @@
 """vLLM's engine with and without diode_lut's plugin: start-up, decoding, prefill, and greedy tokens.
 
-Engines are started in pairs, one after the other, in fresh processes: one with the plugin, and one without, in turns
-first. The first start of a pair finds empty caches of vLLM and Inductor, the second one those that the first has left.
-For throughput, both engines of a pair run, and take turns with measurements while nothing starts and no other pair is
-measured on their GPUs. They have started together, so these starts do not count. Traces then tell the time of the
-GPU's kernels, which is less noisy. Results are appended to ``--out``, a JSON line for each pair; run again, it goes
-on with the others. ``--table`` prints them, ``--draw`` makes a picture.
+Engines are started in pairs, in fresh processes: one with the plugin, and one without, at the same time, so that both
+find the same machine. A cold start finds empty caches of vLLM and Inductor, a warm one those of the cold one before.
+For throughput, the engines of a pair take turns with measurements while nothing starts and no other pair is measured on
+their GPUs. Traces then tell the time of the GPU's kernels, which is less noisy. Results are appended to ``--out``, a
+JSON line for each pair; run again, it goes on with the others. ``--table`` prints them, ``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """
@@ -53,6 +52,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="pairs of cold and of warm starts of a model")
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="measurements of each task in a pair")
     parser.add_argument("--traces", type=int, default=3, metavar="N", help="traces of each task in a pair")
+    parser.add_argument("--tasks", default=",".join(TASKS), help=f"measure some of {', '.join(TASKS)}")
     parser.add_argument("--throughput-pairs", type=int, default=1, metavar="N", help="pairs with such measurements")
     parser.add_argument("--starts", default=",".join(STARTS), help="throughput is measured after the last")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="measure on the first N GPUs at once")
@@ -90,7 +90,7 @@ class Benchmark:
             for model in options.models.split(",")
             if any(self._is_open(model, number, start) for start in self._starts)
         ]
-        self._durations: dict[str, float] = {}
+        self._longest: dict[str, float] = {}  # seconds of a start
         self._gate = Gate()
 
     def _is_open(self, model: str, number: int, start: str) -> bool:
@@ -118,13 +118,13 @@ class Benchmark:
             shutil.rmtree(home, ignore_errors=True)
             with self._gate.starting():
                 for start in self._starts:
-                    if self.left() < self._durations.get(start, 60.0) * 1.15:
+                    if self.left() < self._longest.get(start, 60.0) * 1.15:
                         return 3
-                    begin = time.monotonic()
                     record = self._pair(gpus, home, model, number, start)
                     if record is None:
                         return 3
-                    self._durations[start] = max(self._durations.get(start, 0.0), time.monotonic() - begin)
+                    taken = (record.get(way, {}).get("start_s", 0.0) for way in (WITHOUT, WITH))
+                    self._longest[start] = max(self._longest.get(start, 0.0), *taken)
                     append(self.out, record)
                     print(_line_of(record), flush=True)
                     if "failed" in record:
@@ -136,31 +136,23 @@ class Benchmark:
 
     def _pair(self, gpus: Sequence[str], home: Path, model: str, number: int, start: str) -> Record | None:
         """Start an engine each way, and measure; None if the time is up before both have started."""
-        ways = (WITHOUT, WITH) if number % 2 == 0 else (WITH, WITHOUT)
-        width = self.options.tensor_parallel
-        record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start, "first": ways[0]}
-        engines: dict[str, _Engine] = {}
-        checked: dict[str, dict[str, Any]] = {}
-        measures = number < self.options.throughput_pairs and start == self._starts[-1]
+        width, arguments = self.options.tensor_parallel, {**_ARGUMENTS, **self.options.arguments}
+        record: Record = {"model": model, "tensor_parallel": width, "number": number, "start": start}
+        engines = dict[str, _Engine]()
         try:
-            for together in (ways,) if measures else ((way,) for way in ways):
-                for way in together:
-                    arguments = {**_ARGUMENTS, **self.options.arguments}
-                    engines[way] = _Engine(gpus, home / way, model, way, arguments, width)
-                for way in together:
-                    record[way] = engines[way].answer(min(LONGEST_START_S, self.left() - 5))
-                    record[way]["compile_s"] = engines[way].compile_s()
-                    checked[way] = engines[way].ask(f"check {CHECKED}", 60.0)
-                if not measures:
-                    engines.pop(way).end()  # the other way finds the GPU as this one did
-            record["apart"] = _apart(checked[WITHOUT], checked[WITH])
-            if measures:
+            for way in (WITHOUT, WITH):
+                engines[way] = _Engine(gpus, home / way, model, way, arguments, width)
+            for way, engine in engines.items():
+                record[way] = engine.answer(min(LONGEST_START_S, self.left() - 5))
+                record[way]["compile_s"] = engine.compile_s()
+            record["apart"] = _apart(*(engine.ask(f"check {CHECKED}", 60.0) for engine in engines.values()))
+            if number < self.options.throughput_pairs and start == self._starts[-1]:
                 with self._gate.measuring(gpus, self.left()):
-                    record |= self._measured(engines, ways)
+                    record |= self._measured(engines)
         except TimeoutError:
             if self.left() < 10:
                 return None
-            record["failed"] = dict.fromkeys(ways, "no answer")
+            record["failed"] = dict.fromkeys(engines, "no answer")
         except EOFError:
             record["failed"] = {way: engine.error() for way, engine in engines.items() if engine.ended()}
         finally:
@@ -172,10 +164,10 @@ class Benchmark:
             record |= {"answered": answered(merged), "receipts": len(receipts)}
         return record
 
-    def _measured(self, engines: dict[str, _Engine], ways: Sequence[str]) -> Record:
+    def _measured(self, engines: dict[str, _Engine]) -> Record:
         """Of each task and way, the seconds of all rounds, and the kernels' microseconds in all traces."""
-        seconds = dict(self._turns(engines, ways, "", self.options.rounds))
-        traces = dict(self._turns(engines, ways, "kernels ", self.options.traces))
+        seconds = dict(self._turns(engines, "", self.options.rounds))
+        traces = dict(self._turns(engines, "kernels ", self.options.traces))
         return {
             "seconds": {
                 task: {way: [round(each["seconds"], 6) for each in taken[way]] for way in taken}
@@ -188,15 +180,15 @@ class Benchmark:
         }
 
     def _turns(
-        self, engines: dict[str, _Engine], ways: Sequence[str], words: str, rounds: int
+        self, engines: dict[str, _Engine], words: str, rounds: int
     ) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
         """Answers of each task, way and round; the ways begin in turn, and the first round is not counted."""
-        for task in TASKS:
+        for task in self.options.tasks.split(","):
             answers: dict[str, list[dict[str, Any]]] = {WITHOUT: [], WITH: []}
             for number in range(rounds + 1 if rounds else 0):
                 if self.left() < 8:
                     break
-                for way in ways if number % 2 else reversed(ways):
+                for way in answers if number % 2 else reversed(answers):
                     answer = engines[way].ask(f"{words}{task}", 60.0)
                     if number:
                         answers[way].append(answer)
@@ -244,8 +236,12 @@ class Gate:
                 self._changed.notify_all()
 
 
-_ARGUMENTS = {"max_model_len": 4352, "enable_prefix_caching": False, "kv_cache_memory_bytes": 8_000_000_000}
-"""Each prompt is computed. Engines share a GPU, whose free memory vLLM would take for its own."""
+_ARGUMENTS = {
+    "max_model_len": 4352,
+    "enable_prefix_caching": False,  # each prompt is computed
+    "kv_cache_memory_bytes": 4_000_000_000,  # engines share a GPU, whose free memory vLLM would take for its own
+    "gpu_memory_utilization": 0.05,  # vLLM does not start where less is free
+}
 
 
 class _Engine:

@@ -115,8 +115,7 @@ def _speeds(records: Sequence[Record]) -> Iterator[tuple[str, _Ends]]:
 
 
 def _pairs(found: Sequence[Record], start: str) -> list[tuple[Record, Record]]:
-    """The engines of each such pair, without pairs whose engines were measured, because these start together."""
-    return [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start and "seconds" not in each]
+    return [(each[WITHOUT], each[WITH]) for each in found if each["start"] == start]
 
 
 def _change(pairs: Sequence[tuple[Record, Record]], *, slower: bool = False) -> _Ends:
