@@ -19,6 +19,7 @@ import torch
 from bench_engine import HARDWARE, microseconds, show
 from torch._guards import TracingContext, tracing
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
 
 import diode_lut
 from diode_lut.decide.sources import ModelSource, TableSource
@@ -236,17 +237,19 @@ def bench_encoder() -> None:
     """All generated kernels of a graph as they come, with the shipped rows and model, and noting them at its end.
 
     Inductor's own code runs before each question, and leaves processors' caches with other contents. What it asks by
-    itself, if the hook does not, is not counted: whether a reduction keeps r, and whether a kernel indexes with 64
-    bits. The least mean of several times counts, each with what is remembered of any kernel forgotten.
+    itself, if the hook does not, is not counted: whether a reduction keeps r, its hint, and whether a kernel indexes
+    with 64 bits. ``test_hint_is_asked_no_more_often`` counts the questions about hints. The least mean of several times
+    counts, each with what is remembered of any kernel forgotten.
     """
     name, least = "triton_kernel_kwargs", dict[str, float]()
+    inductors = (InductorChoices, "should_use_persistent_reduction"), (SIMDKernelFeatures, "get_reduction_hint")
     for _ in range(GRAPHS):
         new: list[bool] = []
         patched = diode_lut.config.patch(tables=(), tiers=("device", "model"))
         with patched, tracing(TracingContext(None)), recorder.collecting():
             lower_encoder(1, 64)  # which loads tables and models
             forget_all(snapshot())
-            with clock(name, "should_use_persistent_reduction", now=time.thread_time) as calls:
+            with clock(name, *inductors, now=time.thread_time) as calls:
                 question = getattr(DiodeChoices, name)
 
                 def ask(choices: Any, kernel_class: Any, features: Any, *rest: Any, question: Any = question) -> Any:
@@ -270,11 +273,11 @@ def bench_encoder() -> None:
 
 @contextmanager
 def clock(
-    name: str = "get_template_configs", *others: str, now: Callable[[], float] = time.perf_counter
+    name: str = "get_template_configs", *others: tuple[type, str], now: Callable[[], float] = time.perf_counter
 ) -> Iterator[list[float]]:
     """Adds the seconds of each question of this name, by default about a matmul, to a list.
 
-    Without the time in Inductor's own handler, for this name and others.
+    Without the time in Inductor's own handler, for this name, and in other methods of Inductor's classes.
     """
     calls: list[float] = []
     inside: list[float] = []
@@ -292,21 +295,21 @@ def clock(
 
     def inductors(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
-            started = now()
+            before, started = inside[-1] if inside else 0.0, now()
             try:
                 return method(*arguments, **keywords)
             finally:
                 if inside:
-                    inside[-1] += now() - started
+                    inside[-1] = before + now() - started  # with others of these methods that it calls
 
         return call
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(DiodeChoices, name, ours(getattr(DiodeChoices, name))))
-        for each in (name, *others):
-            timed, kind = inductors(getattr(InductorChoices, each)), type(vars(InductorChoices)[each])
+        for owner, each in ((InductorChoices, name), *others):
+            timed, kind = inductors(getattr(owner, each)), type(vars(owner)[each])
             wrapped = staticmethod(timed) if kind is staticmethod else timed
-            stack.enter_context(mock.patch.object(InductorChoices, each, wrapped))
+            stack.enter_context(mock.patch.object(owner, each, wrapped))
         yield calls
 
 

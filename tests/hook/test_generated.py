@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -178,6 +179,28 @@ def test_our_settings_turn_it_off(settings: dict[str, Any], rows: Rows) -> None:
     with diode_lut.config.patch(**settings):
         assert recorded(GELU) == (["pointwise"], {})
     assert kernels(GELU) == [AS_CODE["flat"]]
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(("program", "reduction"), [(LONG, LOOPED), (NORM, PERSISTENT)], ids=("one", "several"))
+def test_hint_is_asked_no_more_often(program: Program, reduction: dict[str, Any], rows: Rows) -> None:
+    """With a row, the hint of a kernel with one reduction or several is computed no more often than without the hook.
+
+    A fixed config spares Inductor its own questions.
+    """
+    use_all(rows, reduction)
+    inductors, asked = SIMDKernelFeatures.get_reduction_hint, []
+
+    def hint(features: SIMDKernelFeatures, tiling_scores: Any = None) -> Any:
+        asked.append(features)
+        return inductors(features, tiling_scores)
+
+    with mock.patch.object(SIMDKernelFeatures, "get_reduction_hint", hint):
+        with diode_lut.config.patch(policy="off"):
+            assert isinstance(kernels(program)[0], str)
+        without = len(asked)
+        assert isinstance(kernels(program)[0], dict)
+    assert 0 < len(asked) - without <= without
 
 
 @pytest.mark.usefixtures("h200")
