@@ -112,6 +112,14 @@ def test_exit_codes(error: Any, code: int) -> None:
     assert exit_code(error) == code
 
 
+def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C a command exits as shells do, and not as if something was invalid, different or missed."""
+    (tmp_path / "stops.py").write_text("import signal\ndef choose(*_): signal.raise_signal(signal.SIGINT)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = call("explain", "mm", 8, 8, 8, "--hardware", "h200", "--chooser", "stops:choose")
+    assert (result.exit_code, result.output) == (130, "interrupted\n")
+
+
 class TestCheck:
     """``check``."""
 

@@ -1,6 +1,7 @@
 """The command line: a command for each verb. A command opens files, calls the library, and prints.
 
-It returns its exit code: 0 or None if all is fine, 1 for invalid, different or missed, 2 for wrong usage or unreadable.
+It returns its exit code: 0 or None if all is fine, 1 for invalid, different or missed, 2 for wrong usage or unreadable,
+130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import click
 
-from diode_lut.cli.output import say_error
+from diode_lut.cli.output import STOPPED, say, say_error
 from diode_lut.errors import DiodeLutError, printable
 from diode_lut.files import documents_directory
 from diode_lut.process import __version__
@@ -149,6 +150,9 @@ class _CommandGroup(click.Group):
             raise  # the reader of the output is gone: click ends quietly
         except (DiodeLutError, OSError) as error:
             code = say_error(error)
+        except KeyboardInterrupt:  # click would exit with 1, which means invalid or different
+            say("interrupted", err=True)
+            code = STOPPED
         ctx.exit(code or 0)
 
 

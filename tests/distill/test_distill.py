@@ -281,5 +281,5 @@ def test_ctrl_c_ends_it(dataset_file: Path, tmp_path: Path) -> None:
             _, errors = process.communicate(timeout=300)
         finally:
             process.kill()
-    assert (process.returncode, "Traceback" in errors) == (1, False)
+    assert (process.returncode, "Traceback" in errors) == (130, False)
     assert not out.exists()
