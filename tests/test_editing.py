@@ -206,7 +206,7 @@ class TestSet:
         before = path.read_bytes()
         key = ("mm", "--n", "1k-2k", "--dtype", "bf16")
         aligned, fields = (*key, "--n-align", 16), ("--config", "aten", "--note", "x")
-        assert call("set", path, *aligned, *fields).output == "+ mm bfloat16 n 1024-2048 n_align 16: aten\n"
+        assert call("set", path, *aligned, *fields).output == "+ mm bfloat16 n 1024-2048 n_align 16: aten; note: x\n"
         refused = call("set", path, *key, *fields).stderr
         assert "with the same specificity as mm bfloat16 n 1024-2048 n_align 16 (change that instead)" in refused
         assert "no row has the key mm bfloat16 n 1024-2048 (the closest: " in call("unset", path, *key).stderr
@@ -262,7 +262,7 @@ class TestSet:
         result = call("set", path, *KEY, "--config", "triton_mm 128x128x64 g8 s4 w8", "--config", "aten", "--note", "x")
         assert result.exit_code == 0, result.output
         assert result.output.splitlines() == [
-            "+ mm bfloat16 nt align 16 m 64 n 8 k 8: triton_mm 128x128x64 g8 s4 w8, aten",
+            "+ mm bfloat16 nt align 16 m 64 n 8 k 8: triton_mm 128x128x64 g8 s4 w8, aten; note: x",
             "until now it was answered by",
             "  mm bfloat16 nt align 16 m 1-64 n 8 k 8: aten",
         ]
@@ -272,6 +272,15 @@ class TestSet:
         assert [config["template"] for config in row["configs"]] == ["triton_mm", "aten"]
         assert call("unset", path, *KEY).exit_code == 0
         assert path.read_bytes() == before
+
+    def test_another_note_is_shown(self, table_file: Write) -> None:
+        """If only the note changes, the old row and the new one are told apart by it."""
+        path = table_file("mine.json", {**ROW, "note": "by hand"})
+        changed = call(
+            "set", path, "bmm", "--dtype", "fp16", "--m", "1-32", "--config", "aten", "--note", "small\nones"
+        )
+        row = "bmm float16 m 1-32: aten; note:"
+        assert changed.output.splitlines() == [f"- {row} by hand", f"+ {row} small\\nones"]
 
     def test_a_row_for_attention(self, table_file: Write) -> None:
         """Its sizes have options, and the alignment of an exact row is that of packed tensors."""

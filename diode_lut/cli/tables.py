@@ -407,7 +407,8 @@ def _edit(
     from diode_lut.table.format import candidate_text, key_text
 
     def shown(entry: Entry) -> str:
-        return f"{key_text(entry)}: {', '.join(map(candidate_text, entry.candidates))}"
+        note = f"; note: {entry.note}" if entry.note else ""
+        return f"{key_text(entry)}: {', '.join(map(candidate_text, entry.candidates))}{note}"
 
     target = table_file.target
     edits = []
