@@ -126,7 +126,7 @@ class TestCheck:
     def test_valid(self, table_file: Write) -> None:
         """Valid tables print nothing but a count."""
         result = call("check", table_file("a.json", ROW), table_file("b.json", ROW))
-        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "2 files, 0 problems\n")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "2 files, 0 faults\n")
 
     @pytest.mark.parametrize(
         ("entries", "where", "found"),
@@ -192,7 +192,7 @@ class TestCheck:
         assert result.exit_code == 2
         assert len(result.stdout.splitlines()) == 4
         assert f"{missing}: cannot be read" in result.stdout
-        assert result.stderr == "3 files, 4 problems\n"
+        assert result.stderr == "3 files, 4 faults\n"
 
     def test_json(self, table_file: Write) -> None:
         """As JSON there is one list, with the parts of each message apart; it is empty if all is well."""

@@ -124,7 +124,7 @@ def test_a_bad_model_of_ones_own(cpu_table: Write, tmp_path: Path) -> None:
     assert (code, found["to"]) == (1, [f"do: python -m diode_lut check {path}"])
     assert call("check", path).stdout == text.removeprefix("tables: ") + "\n"
     path.write_bytes(good)
-    assert call("check", path).output == "1 file, 0 problems\n"
+    assert call("check", path).output == "1 file, 0 faults\n"
     assert findings([cpu_table("mine.json", ROW), path])[1]["wrong"] == []
 
 

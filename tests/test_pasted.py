@@ -104,7 +104,7 @@ def paste_warnings(name: str, _patch: pytest.MonkeyPatch, log: pytest.LogCapture
         open_table(Path(f"{name}.json"))
     words = words_of(shown(log.messages[-1], "rows skipped; `(.*)` lists them"))
     assert words[:3] == ["python", "-m", "diode_lut"]
-    assert call(*words[3:]).stderr == "1 file, 40 problems\n"
+    assert call(*words[3:]).stderr == "1 file, 40 faults\n"
 
 
 def paste_resolves(name: str, _patch: pytest.MonkeyPatch, _log: pytest.LogCaptureFixture) -> None:

@@ -169,7 +169,7 @@ REPORTERS: dict[str, Callable[[Sequence[TableError]], Iterable[str]]] = {
     ],
     "github": _errors_as_annotations,
 }
-"""The formats of ``check``, as functions from problems to lines. In JSON, a problem of the whole file has no line."""
+"""The formats of ``check``, as functions from faults to lines. In JSON, a fault of the whole file has no line."""
 
 STOPPED = 130  # exit code after Ctrl-C, as in shells
 

@@ -141,7 +141,7 @@ def check_command(
     """Find everything wrong with tables.
 
     It finds violations of the schema, rows that contradict each other or can never answer, configs that the
-    architecture cannot launch, and files not in the canonical form. Each problem is a line, FILE:LINE:COLUMN: PATH:
+    architecture cannot launch, and files not in the canonical form. Each fault is a line, FILE:LINE:COLUMN: PATH:
     with the value found and the values allowed. Of a model it says only whether it can be used, and if not, why. A note
     does not change the exit code: it names a check that would take too long, or a gain that was measured for another
     config, as the last commit or timings show.
@@ -163,7 +163,7 @@ def check_command(
     for line in output.REPORTERS[form](errors):
         output.say(line)
     notes = sum(error.note for error in errors)
-    counts = {"file": len(checked), "problem": len(errors) - notes, **({"note": notes} if notes else {})}
+    counts = {"file": len(checked), "fault": len(errors) - notes, **({"note": notes} if notes else {})}
     output.say(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()), err=True)
     return max(map(output.exit_code, errors), default=0)
 

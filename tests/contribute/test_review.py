@@ -69,7 +69,7 @@ def test_a_good_contribution_has_figures_only(table: Path) -> None:
 def test_gains_that_are_not_those_of_the_timings_are_noted(table: Path) -> None:
     """Check compares gains with the timings, and the software's versions. A table as it was built has no note."""
     entries, dataset = read_table(table).entries, dataset_of(table)
-    assert call("check", table, "--dataset", dataset).output == "1 file, 0 problems\n"
+    assert call("check", table, "--dataset", dataset).output == "1 file, 0 faults\n"
     timed = next(each for each in entries if (each.best.gain_permille or 0) > 1100)
     wrong = timed._replace(candidates=(timed.best._replace(gain_permille=1050), *timed.candidates[1:]))
     others = [wrong if each is timed else each for each in entries]
@@ -80,7 +80,7 @@ def test_gains_that_are_not_those_of_the_timings_are_noted(table: Path) -> None:
     assert f"provenance.torch: 2.99.0, but {dataset.name} has timings of 2.11.0" in checked.output
     said = f"the gain is 1050, but the timings say {timed.best.gain_permille} for {timed.best.config} (build from them"
     assert said in checked.output
-    assert "1 file, 0 problems, 2 notes" in checked.output
+    assert "1 file, 0 faults, 2 notes" in checked.output
     other = timed.best._replace(config=Config.parse("triton_mm 256x256x16 g1 s1 w8"))
     moved = timed._replace(candidates=(other,))
     write_table(changed(table, entries=[moved if each is timed else each for each in entries]), table)

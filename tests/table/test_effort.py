@@ -94,7 +94,7 @@ def test_check_says_what_it_did_not_look_for(tmp_path: Path, monkeypatch: pytest
     words = "note: entries: rows that are never used were not looked for in 3 rows: too many"
     result = call("check", path)
     assert (result.exit_code, words in result.stdout) == (0, True)
-    assert result.stderr == "1 file, 0 problems, 2 notes\n"
+    assert result.stderr == "1 file, 0 faults, 2 notes\n"
     assert call("check", path, "--format", "github").stdout.startswith("::notice file=")
     assert '"severity": "note"' in call("check", path, "--format", "json").stdout
 
