@@ -132,5 +132,6 @@ def read_json(path: Path, kind: type, what: str, contents: bytes | None = None) 
     except ValueError as error:  # not UTF-8, or a number of too many digits
         raise ExchangeError(f"{path}: not JSON: {error} (expected {what})") from None
     if not isinstance(document, kind):
-        raise ExchangeError(f"{path}: not {what}")
+        found = "an object" if isinstance(document, dict) else "a list" if isinstance(document, list) else "one value"
+        raise ExchangeError(f"{path}: expected {what}; found {found}")
     return document

@@ -245,6 +245,7 @@ def read_cache(path: Path, facts: content.Facts, skipped: content.Skipped) -> co
     """
     if facts.contents is not None:
         raise ExchangeError(f"{path}: not Inductor's cache directory")
+    path.stat()  # OSError if there is no such directory
     files = sorted(file for file in path.glob("cache/*") if file.is_file())
     if not files:
         raise ExchangeError(f"{path}: not Inductor's cache directory, or without timings: it has no file in cache/")
