@@ -77,6 +77,7 @@ CASES = [
     ("explain --problems kernels.json --hardware h100", 1, "[0].dtype: not read: reduction has a variant and sizes al"),
     ("import timings reduction.csv -o x.msgpack", 1, "reduction.csv: row 2: no r (add the column)"),
     ("explain mm 8 8 8 --x 8", 2, "--x: mm has no size x; only pointwise, reduction, split_reduction may have"),
+    ("explain mm 8 8 8 --hardware nosuch.json", 2, "error: nosuch.json: no such file, and no table of that name"),
     ("explain mm 4g 8 8", 2, "'4g' is not a size"),
     ("explain mm 8 8 8 --dtype fp8", 2, "'float8_e4m3fn' is not for mm (allowed: float16, bfloat16, float32, tf32)"),
     ("explain mm 8 8 8 --hardware h200 --table -", 1, "error: <stdin>: is empty (expected a table, which is a JSON"),

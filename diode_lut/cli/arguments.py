@@ -154,6 +154,8 @@ def hardware_of(text: str) -> Hardware:
         try:
             return find_hardware(name, config.tables)
         except errors.HardwareError as error:
+            if text.endswith(".json"):
+                raise errors.HardwareError(f"{text}: no such file, and no table of that name") from None
             raise errors.HardwareError(f"{error}{_gpus_meant(name)}; describe new hardware as {new}") from None
     arch, sm_count, *aliases = (*rest, "")
     if not sm_count.isdecimal():
