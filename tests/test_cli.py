@@ -112,6 +112,16 @@ def test_exit_codes(error: Any, code: int) -> None:
     assert exit_code(error) == code
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk() -> None:
+    """If standard output cannot be written, the message names it, as it names files."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "diode_lut", "tables"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, b"error: standard output: No space left on device\n")
+
+
 def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C a command exits as shells do, and not as if something was invalid, different or missed."""
     (tmp_path / "stops.py").write_text("import signal\ndef choose(*_): signal.raise_signal(signal.SIGINT)\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -183,6 +184,8 @@ def say_error(error: DiodeLutError | OSError) -> int:
         text = f"{name}: {error.strerror}{remedy}"
     elif isinstance(error, FileNotFoundError) and error.filename is None:  # from os.getcwd
         text = "the working directory has been removed: change to another one"
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:  # files have a name
+        text = f"standard output: {error.strerror}"
     say(printable(f"error: {text}"), err=True, colors=ERROR)
     return exit_code(error)
 
