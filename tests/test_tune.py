@@ -111,6 +111,21 @@ def test_answers_of_a_model_can_be_measured(tmp_path: Path, monkeypatch: pytest.
     assert not kept.exists()
 
 
+@pytest.mark.parametrize(("exists", "named"), [(False, "other.json"), (True, "mine.json:other.json")])
+def test_a_table_that_is_not_built_yet_is_not_asked(
+    exists: bool, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The program's environment names the table before others, but not while it is missing, which would be a fault."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    table = tmp_path / "mine.json"
+    if exists:
+        table.write_text("{}")
+    program = "import os; print(os.environ['DIODE_LUT_TABLES'])"
+    environment = {**os.environ, "DIODE_LUT_TABLES": "other.json"}
+    assert tune(Order((sys.executable, "-c", program), environment, table, 1, None, "", ""), print) == 0
+    assert named.replace("mine.json", str(table)) in capfd.readouterr().out.splitlines()
+
+
 def test_a_home_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing can be kept, nothing runs, and the variable that names another place is told."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")

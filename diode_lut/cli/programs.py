@@ -138,16 +138,13 @@ def tune_command(
         raise SettingError(f"DIODE_LUT_TIERS={os.pathsep.join(config.tiers)}: the tables of {USER} do not answer")
     from diode_lut.programs.tune import Order, tune
 
-    environment = dict(os.environ)
     compare, again = (command_line(ctx, verb, command, table) for verb in ("compare", "tune"))
     if table is not None:
         table = table.absolute()
         require_writable(table)
         if table.exists():
             read_whole_table(Typed(table), "correct it first, or tune into another file")
-        names = [str(table), *filter(None, [os.environ.get("DIODE_LUT_TABLES")])]
-        environment["DIODE_LUT_TABLES"] = os.pathsep.join(names)
-    return tune(Order(command, environment, table, budget * 60, stop_after, compare, again), _tell)
+    return tune(Order(command, dict(os.environ), table, budget * 60, stop_after, compare, again), _tell)
 
 
 @click.command("compare", context_settings=_AS_TYPED)

@@ -92,6 +92,15 @@ class _Tuning(NamedTuple):
         """The directory of the generated kernels of the first run, beside its receipt."""
         return self.kept.with_suffix(".kernels")
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The program's environment, in which the table is asked before those of DIODE_LUT_TABLES, once it is built."""
+        environment, table = dict(self.order.environment), self.order.table
+        if table is not None and table.exists():
+            names = [str(table), *filter(None, [environment.get("DIODE_LUT_TABLES")])]
+            environment["DIODE_LUT_TABLES"] = os.pathsep.join(names)
+        return environment
+
     def forget(self) -> None:
         """Remove what is kept of the first run."""
         self.kept.unlink(missing_ok=True)
@@ -194,13 +203,13 @@ class _Tuning(NamedTuple):
     def ours(self, variables: Mapping[str, str], *arguments: str | Path) -> int:
         """Run one of our commands with its output on standard error, and return its exit code."""
         command = [sys.executable, "-m", "diode_lut", *map(str, arguments)]
-        environment = run.armed({**self.order.environment, **variables}, DIODE_LUT_STRICT="0")
+        environment = run.armed({**self.environment, **variables}, DIODE_LUT_STRICT="0")
         ended = run.run_program(command, environment, out=2)
         return ended.code or (INTERRUPTED if ended.signal else 0)
 
     def run(self, **variables: str) -> run.ProgramRun:
         """Run the program from cold caches: a graph from a cache asks no question."""
-        with run.cold({**self.order.environment, **variables}) as environment:
+        with run.cold({**self.environment, **variables}) as environment:
             return run.run_with_receipt(self.order.command, environment, None, limit_s=self.order.limit_s)
 
 
