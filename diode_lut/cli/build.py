@@ -433,9 +433,10 @@ def verify_command(
     # Its datasets are beside it in a clone, and in the folder of ``adopt``
     files = datasets_beside(table.path) if table.path else {}
     datasets = [files[digest] for digest in table.provenance.get("datasets", []) if digest in files]
+    gains = comparable(table, datasets, kernels)
     drift = verify(
         table,
-        sample_of(comparable(table, datasets, kernels), rows),
+        sample_of(gains, rows),
         device=device,
         budget_s=60 * budget,
         begun=begun,
@@ -444,7 +445,7 @@ def verify_command(
     )
     other = f"is for {table.hardware}, this is {found}; of its gains the sample says: {drift.verdict}"
     verdict = f"{drift.verdict} on {found}" if same_device else other
-    say(as_lines([f"{table.path}: {verdict}", *_findings(drift)]))
+    say(as_lines([f"{table.path}: {verdict}", *_findings(drift, len(gains))]))
     if drift.drifted:
         lines = (orjson.dumps(problem.to_json()) for row in drift.drifted for problem in row.problems)
         write_atomically(output, b"[\n" + b",\n".join(lines) + b"\n]\n")
@@ -453,7 +454,8 @@ def verify_command(
     return 0 if drift.verdict == "holds" and same_device else 1
 
 
-def _findings(drift: Drift) -> list[str]:
+def _findings(drift: Drift, comparable: int) -> list[str]:
+    """Return lines about a sample of the rows, of which so many can be compared."""
     share, kept = drift.share, drift.kept
     noise = "not measured" if drift.noise is None else f"{drift.noise:.1%}"
     factor = f"{kept.value:.3f} (95 %: {kept.low:.3f} to {kept.high:.3f})" if kept else "not known"
@@ -467,9 +469,11 @@ def _findings(drift: Drift) -> list[str]:
         gain = f"{row.measured[-1]:.3f}" if row.measured[-1] else "does not run"
         more = f" and {len(row.problems) - 1} more" if len(row.problems) > 1 else ""
         lines.append(f"    {row.problems[0]}{more}: recorded {row.recorded:.3f}, measured {gain}")
+    whole = len(drift.rows) == comparable
+    remedy = "the table has no more that can be compared" if whole else "give a larger --budget, or more --rows"
     advice = {
         "too noisy": "  measure on an idle machine: times differ too much to say anything",
-        "undecided": "  too few rows for a verdict: use a larger --budget, if more rows can be compared",
+        "undecided": f"  too few rows for a verdict: {remedy}",
         "does not hold": "  measure the problems again, and build the table from all timings",
     }
     return [*lines, *([advice[drift.verdict]] if drift.verdict in advice else [])]

@@ -134,6 +134,9 @@ def test_few_rows_decide_nothing(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "undecided" in result.stdout
     assert "rows measured: 4;" in result.stdout
+    assert "too few rows for a verdict: the table has no more that can be compared" in result.stdout
+    some = verified(tmp_path, entries, None, "--rows", "8")
+    assert "too few rows for a verdict: give a larger --budget, or more --rows" in some.stdout
 
 
 def test_joined_matmuls_are_not_compared() -> None:
