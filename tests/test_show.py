@@ -70,4 +70,4 @@ def test_another_file_is_an_error(tmp_path: Path) -> None:
     for data in (b"", b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"\x08" + bytes(7) + b'{"w": 1}'):
         path.write_bytes(data)
         result = call("show", path)
-        assert (result.exit_code, "neither a table nor a safetensors file" in result.stderr) == (1, True)
+        assert (result.exit_code, "neither a table, a model nor a dataset" in result.stderr) == (1, True)

@@ -165,9 +165,10 @@ CASES = [
         2,
         "error: block_m: 96 is not allowed (allowed:",
     ),
-    ("show text.json", 1, "error: text.json: neither a table nor a safetensors file"),
+    ("show text.json", 1, "error: text.json: neither a table, a model nor a dataset"),
     ("tables mine.json", 2, "Got unexpected extra argument (mine.json)"),
     ("collect --problems batch.json -o t.msgpack", 1, "batch.json: [0].batch: not read: the batch is B"),
+    ("collect --problems laoyut.json -o t.msgpack", 1, "laoyut.json: [0].laoyut: not read: did you mean layout?"),
     ("collect --problems inside.json -o t.msgpack", 1, "found one object: leave only its list problems"),
     ("collect --problems layer.json -o t.msgpack", 1, "(linear is addmm, or mm without a bias)"),
     ("check short.json", 1, 'entries[0].dtype: "bf16" is not allowed (allowed: float16, bfloat16, float32, tf32'),
@@ -273,6 +274,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = '{"op": "mm", "B": 1, "M": 8, "N": 8, "K": 8, "dtype": "fp8", "layout": "nn"}'
     (here / "problems.json").write_text(f"[{problem}]")
     (here / "one.json").write_text(problem)
+    (here / "laoyut.json").write_text(f"[{problem.replace('layout', 'laoyut')}]")
     (here / "batch.json").write_text(f"[{problem.replace('B', 'batch')}]")
     (here / "inside.json").write_text(f'{{"problems": [{problem}]}}')
     (here / "layer.json").write_text(f"[{problem.replace('mm', 'linear')}]")

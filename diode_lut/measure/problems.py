@@ -7,6 +7,8 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +48,8 @@ _MAX_BYTES = 64 << 20
 _MAX_VALUES = 5_000_000
 
 REQUIRED = ("op", "dtype", "M", "N", "K")  # the keys required of a problem, but not of a generated kernel
+_KEYS = {*REQUIRED, "B", "layout", "align", "epilogue", "variant", *map(str.upper, (*ATTENTION_ONLY, *OF_KERNELS))}
+_CLOSE = 0.7  # least similarity of a key to one of _KEYS, of 1, to be a misspelling of it
 BLOCK = 32  # number of neighbours in a shipped set with the same op, dtype, layout and alignment, which share kernels
 SETS_DIRECTORY = Path(__file__).with_name("problem_sets")  # from tools/choose_problems.py and write_problem_sets.py
 
@@ -96,7 +100,8 @@ def read_problems(
     may be given, too. Without them the operands are packed and nothing follows the GEMM. scaled_mm and attention need a
     ``variant``. Attention's ``H`` and ``G`` are 1 unless given, and ``V`` is K. A generated kernel has ``{"op",
     "variant", "X"}`` and ``R``, or ``Y`` and ``LOADS``, instead. Other keys are ignored. CollectError, with file, index
-    and key, if the file is not such a list or a problem cannot exist. torch-diode's shape sets are read as well.
+    and key, if the file is not such a list, a key is misspelt or a problem cannot exist. torch-diode's shape sets are
+    read as well.
 
     A receipt gives its misses, those with the largest loss first, and matmuls that could be joined. With
     ``find_hardware``, it gives only those on devices of the same architecture and SM count as the returned hardware.
@@ -196,6 +201,10 @@ def problem_of(fields: Any, where: str) -> Problem:
     if missing:
         small = "; sizes are in capitals" if missing[0].lower() in fields else ""
         raise CollectError(f"{where}.{missing[0]}: missing (needed: {', '.join(required)}{small})")
+    for name in fields:
+        meant = "" if name in _KEYS else _meant(name)
+        if meant and meant not in fields:
+            raise CollectError(f"{where}.{name}: not read: did you mean {meant}?")
     layout = DOMAINS[op].layouts[0] if op in OPS else LAYOUTS[0]
     try:
         if generated:
@@ -218,6 +227,12 @@ def problem_of(fields: Any, where: str) -> Problem:
         )
     except ProblemError as error:
         raise CollectError(f"{where}.{error}") from error
+
+
+@cache
+def _meant(key: str) -> str:
+    """Return the key of a problem that another key is a misspelling of, or nothing."""
+    return next(iter(get_close_matches(key, _KEYS, 1, _CLOSE)), "")
 
 
 class RecordedKernel(NamedTuple):

@@ -109,7 +109,7 @@ def header_text(file: BinaryIO, path: Path) -> str:
             ]
         )
     except (ValueError, AttributeError, KeyError, TypeError):
-        raise DiodeLutError(f"{path}: neither a table nor a safetensors file") from None
+        raise DiodeLutError(f"{path}: neither a table, a model nor a dataset") from None
 
 
 TRAIN, TEST = "train", "test"  # names of the two groups every split has
