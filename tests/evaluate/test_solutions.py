@@ -55,7 +55,7 @@ def test_gains_are_against_the_fastest_kernel_of_the_solution(solution: Any, gai
 @pytest.mark.parametrize(
     ("solution", "words"),
     [
-        ("[]", "s.json: not a max-autotune solution of torch-diode"),
+        ("[]", "s.json: expected a max-autotune solution of torch-diode"),
         ("{", "s.json:1: not JSON"),
         ('{"config": []}', "no config in it is one that tables know: it is empty"),
         ('{"config": [{"block_m": 64}]}', "no config in it is one that tables know: "),
