@@ -455,7 +455,7 @@ def verify_command(
 
 
 def _findings(drift: Drift, comparable: int) -> list[str]:
-    """Return lines about a sample of the rows, of which so many can be compared."""
+    """Return lines about the sample. ``comparable`` is the number of rows that it could have had."""
     share, kept = drift.share, drift.kept
     noise = "not measured" if drift.noise is None else f"{drift.noise:.1%}"
     factor = f"{kept.value:.3f} (95 %: {kept.low:.3f} to {kept.high:.3f})" if kept else "not known"
