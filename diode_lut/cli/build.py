@@ -454,8 +454,8 @@ def verify_command(
     return 0 if drift.verdict == "holds" and same_device else 1
 
 
-def _findings(drift: Drift, comparable: int) -> list[str]:
-    """Return lines about the sample. ``comparable`` is the number of rows that it could have had."""
+def _findings(drift: Drift, most: int) -> list[str]:
+    """Return lines about the sample. ``most`` is the number of rows that it could have had."""
     share, kept = drift.share, drift.kept
     noise = "not measured" if drift.noise is None else f"{drift.noise:.1%}"
     factor = f"{kept.value:.3f} (95 %: {kept.low:.3f} to {kept.high:.3f})" if kept else "not known"
@@ -469,7 +469,7 @@ def _findings(drift: Drift, comparable: int) -> list[str]:
         gain = f"{row.measured[-1]:.3f}" if row.measured[-1] else "does not run"
         more = f" and {len(row.problems) - 1} more" if len(row.problems) > 1 else ""
         lines.append(f"    {row.problems[0]}{more}: recorded {row.recorded:.3f}, measured {gain}")
-    whole = len(drift.rows) == comparable
+    whole = len(drift.rows) == most
     remedy = "the table has no more that can be compared" if whole else "give a larger --budget, or more --rows"
     advice = {
         "too noisy": "  measure on an idle machine: times differ too much to say anything",
