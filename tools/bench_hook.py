@@ -193,7 +193,7 @@ def forget_graph(now: InductorSnapshot) -> None:
 def forget_all(now: InductorSnapshot) -> None:
     """Forget what is remembered of all kernels."""
     forget_graph(now)
-    generated._values.cache_clear()
+    generated._fixed_for.cache_clear()
     for sources in now._sources.values():
         for source in (source for tier in sources.tiers for source in tier.sources):
             if isinstance(source, TableSource):

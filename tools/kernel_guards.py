@@ -280,10 +280,10 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "diode_lut.hook.generated": {
         "generated-class": ("_why_left", Without("kernel_class"), GENERATED + "test_left_to_inductor"),
         "generated-decided": ("_why_left", Without("decided"), GENERATED + "test_left_to_inductor"),
-        "generated-settings": ("_why_left", Without("setting"), GENERATED + "test_inductors_settings_win"),
+        "generated-settings": ("_context", Without("setting"), GENERATED + "test_inductors_settings_win"),
         "generated-node": ("_why_left", Without("patches"), GENERATED + "test_settings_for_a_node_win"),
-        "generated-order": ("_why_left", Without("strict_reduction_rblock"), GENERATED + "test_order_of_a_sum_wins"),
-        "generated-dimensions": ("_why_left", Without("others"), GENERATED + "test_two_dimensions_beside_each_other"),
+        "generated-order": ("_why_left", Without("order"), GENERATED + "test_order_of_a_sum_wins"),
+        "generated-dimensions": ("_why_left", Without("known"), GENERATED + "test_two_dimensions_beside_each_other"),
         "generated-sizes-change": ("_range_of_x", Without("reduction_numel"), GENERATED + "test_left_to_inductor"),
         "generated-index": ("_why_left", Without("select_index_dtype"), GENERATED + "test_left_to_inductor"),
         "generated-tiles-added": (
@@ -298,14 +298,14 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "generated-float64": ("_why_left", Without("float64"), GENERATED + "test_left_to_inductor"),
         "generated-rocm": ("_context", Without("hip"), GENERATED + "test_rocm_is_left_to_inductor"),
-        "generated-verify": ("_why_left", Without("policy"), GENERATED + "test_nothing_verifies_it"),
+        "generated-verify": ("_context", Without("policy"), GENERATED + "test_nothing_verifies_it"),
         "generated-persistent": ("_fixed", Without("allowed"), GENERATED + "test_persistent_reductions_are_off"),
         "generated-form": (
-            "fixed_arguments",
-            Without("changes_form"),
+            "_configs_of_form",
+            Instead("lambda decision, *_: decision.configs"),
             GENERATED + "test_several_reductions_keep_the_form",
         ),
-        "generated-tiles": ("_values", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
+        "generated-tiles": ("_fixed_for", Without("variant"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-float8": ("_require_room", Without("least"), GENERATED + "test_config_that_cannot_run_gives_way"),
         "generated-grid": (
             "_AtLeastTwo.__getitem__",
@@ -319,7 +319,7 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             Without("var_to_range"),
             SPLITS + "test_sizes_that_may_change_are_inductors",
         ),
-        "split-settings": ("parts_of", Without("setting"), SPLITS + "test_inductors_settings_win"),
+        "split-settings": ("parts_of", Without("why"), SPLITS + "test_inductors_settings_win"),
         "generated-memory": ("_require_room", Without("needed"), GENERATED + "test_shared_memory_of_a_small_gpu"),
     },
     "diode_lut.decide.sources": {

@@ -102,10 +102,11 @@ class Sources:
         if abstained:
             tried = tuple(abstained.get(number, step) for number, step in enumerate(tried))
         least = threshold.min_gain or (UNCLEAR_LOSS if problem.op in GENERATED else 0)
-        gain, usual = None if answer is None else answer.gain, baseline(problem.op)
-        if configs and gain is not None and gain < least and configs[0].template != usual.template:
-            # The first of its configs in the answer may be padded
-            configs = (next((config for config in configs if config.template == usual.template), usual),)
+        gain = None if answer is None else answer.gain
+        if configs and gain is not None and gain < least:
+            usual = baseline(problem.op)
+            if configs[0].template != usual.template:  # The first of its configs in the answer may be padded
+                configs = (next((config for config in configs if config.template == usual.template), usual),)
         named = "" if over is None else str(over)
         return Decision(problem, self.hardware, tier, configs, source, answer, tried, named)
 

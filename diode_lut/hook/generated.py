@@ -7,6 +7,7 @@ kernel, the kernel is left to Inductor, and the reason is recorded.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +17,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch._inductor.codegen.triton import FixedTritonConfig, TritonKernel
-from torch._inductor.dependencies import MemoryDep, ReadWrites
+from torch._inductor.dependencies import Dep, MemoryDep
 from torch._inductor.ir import Reduction
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
+from torch._logging._internal import trace_log
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from diode_lut.decide.decide import Axis
@@ -31,6 +33,7 @@ from diode_lut.hook.problems import NO_RANGE, axis_of, hint, is_plain, lacks_a_r
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, skip
 from diode_lut.hook.switch import off_because
 from diode_lut.hook.versions import KEEPS_R, KWARGS
+from diode_lut.log import log
 from diode_lut.problem import MAX_SIZE, NO_DTYPE, NO_LAYOUT, SPLIT, Problem
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -61,21 +64,30 @@ _LEFT_OPEN = {"features", "tiling_scores"}  # the arguments that decide nothing 
 _HINTS = {each: each.name.lower() for each in ReductionHint}  # the variant of a reduction by Inductor's hint
 _LEAST_MEMORY = 48 << 10  # bytes of shared memory that a block has on any GPU
 _LEAST_FP8 = {torch.float8_e4m3fn: 2, torch.float8_e5m2: 4}  # elements that a thread needs to convert the type
+_MOST_FP8 = max(_LEAST_FP8.values())
 
 
 def fixed_arguments(
     kernel_class: type, features: Any, tiling: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return more arguments for a kernel with the sizes ``tiling``: the config of a table or model, or nothing."""
+) -> Mapping[str, Any]:
+    """Return more arguments for a kernel with the sizes ``tiling``: the config of a table or model, or nothing.
+
+    Most of its time, the processor waits for this code, which Inductor's code drives out of the caches between two
+    kernels. So little code runs: all that a graph or kernels alike have in common is found once.
+    """
     graph = V.graph
     context = _context_of(graph, graph.get_current_device_or_throw())
     if context is None:
         return {}
     now, name = context.now, context.device
     plain = is_plain((features.numel, features.reduction_numel, *tiling.values()))
-    moved = [node.read_writes for node in features.scheduler_nodes()]
-    problem = _problem_of(features, tiling, arguments.get("tiling_scores") or {}, moved, int if plain else hint)
-    why, over = _why_left(kernel_class, features, tiling, arguments, moved, context), None
+    nodes = features.scheduler_nodes()
+    moved = [node.read_writes for node in nodes]
+    reads = [dep for each in moved for dep in each.reads if isinstance(dep, MemoryDep)]
+    writes = [dep for each in moved for dep in each.writes]
+    scores = arguments.get("tiling_scores") or {}
+    problem = _problem_of(features, tiling, scores, reads, writes, int if plain else hint)
+    why, over = _why_left(kernel_class, features, nodes, tiling, arguments, reads, writes, context), None
     if not (why or plain):
         over, why = _range_of_x(features, tiling, graph.sizevars.shape_env)
     if not why:
@@ -84,18 +96,12 @@ def fixed_arguments(
     if why:
         now.record_generated_left(problem, name, why)
         return {}
-    form = _form_of(features) if decision.configs else None
-    for config in decision.configs:
-        changes_form = form is not None and KEEPS_R.get(config.template, form) != form
-        if changes_form:
-            continue
-        values = _fixed(config, decision, features, context)
-        if values is not None:
-            now.record_generated(decision, config)
-            keeps_r = KEEPS_R.get(config.template)
-            persistent = {} if keeps_r is None else {"override_persistent_reduction": keeps_r}
-            return {"fixed_config": _AtLeastTwo({**values}), **persistent} if values else {}
-    now.record_generated(decision, None)
+    for config in _configs_of_form(decision, features, nodes, context):
+        fixed = _fixed(config, decision, nodes, context)
+        if fixed is not None:
+            context.record(decision, config)
+            return fixed.arguments
+    context.record(decision, None)
     return {}
 
 
@@ -107,7 +113,7 @@ def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None
     """
     graph = V.graph
     context = _context_of(graph, device)
-    if context is None or context.setting or context.now.settings.policy == "verify":
+    if context is None or context.why:
         return None
     if graph.sizevars.shape_env.var_to_range or _SCAN.search(str(graph.current_node.target)):
         return None
@@ -123,7 +129,7 @@ def parts_of(device: torch.device, r: Any, x: Any, *, inner: bool) -> int | None
         for complaint in config.kernel.faults_on(decision.problem, config.params, architecture(decision.hardware.arch)):
             reason = reason or complaint.reason
         if not reason:
-            now.record_generated(decision, config)
+            context.record(decision, config)
             return config.kernel.values(config.params)["parts"]
         skip(decision, config, reason)
     return None
@@ -147,10 +153,11 @@ def _problem_of(
     features: Any,
     tiling: Mapping[str, Any],
     scores: Mapping[str, Any],
-    moved: Sequence[ReadWrites],
+    reads: Sequence[MemoryDep],
+    writes: Sequence[Dep],
     value: Callable[[Any], int],
 ) -> Problem:
-    """Return the problem of a kernel, of whose parts each has a place in ``moved``. ``value`` makes a size a number."""
+    """Return the problem of a kernel with these accesses. ``value`` makes a size a number."""
 
     def size(number: Any) -> int:
         return min(max(value(number), 1), MAX_SIZE)
@@ -158,19 +165,14 @@ def _problem_of(
     if features.is_reduction():
         variant = variant_of_reduction(features.get_reduction_hint(scores or None), scores)
         return _problem("reduction", variant, x=size(features.numel), r=size(features.reduction_numel))
-    written = {write.name for each in moved for write in each.writes}
-    reads = {
-        (read.name, read.index)
-        for each in moved
-        for read in each.reads
-        if isinstance(read, MemoryDep) and read.name not in written
-    }
-    loads = max(len(reads), 1)
+    written = {write.name for write in writes}
+    loads = max(len({(read.name, read.index) for read in reads if read.name not in written}), 1)
     if "y" not in tiling:
         return _problem("pointwise", "flat", x=size(features.numel), loads=loads)
     return _problem("pointwise", variant_of_tiles(scores), x=size(tiling["x"]), y=size(tiling["y"]), loads=loads)
 
 
+@lru_cache(maxsize=4096)
 def _problem(op: str, variant: str, *, x: int, y: int = 1, r: int = 1, loads: int = 1) -> Problem:
     """Return the problem of a generated kernel with these sizes, which Inductor's values make valid."""
     return Problem(op, NO_DTYPE, NO_LAYOUT, 16, 1, 1, 1, 1, variant=variant, x=x, y=y, r=r, loads=loads)
@@ -188,16 +190,35 @@ def variant_of_tiles(scores: Mapping[str, Any]) -> str:
     return "tiled-x" if x > y else "tiled-y" if scores.get("x") == 0 else "tiled"
 
 
-class _Context(NamedTuple):
-    """The snapshot for a graph's kernels, the name of the device, and Inductor's settings.
+class _Dtypes(dict[str, torch.dtype]):
+    """The types of a graph's buffers."""
 
-    ``setting`` is the one that decides, or empty. ``keeps_r`` says whether a reduction may keep all of r.
+    def __missing__(self, name: str) -> torch.dtype:
+        found = self[name] = V.graph.get_dtype(name)
+        return found
+
+
+class _Context(NamedTuple):
+    """All that is known about the kernels of a graph on a device, with the snapshot and the name of the device.
+
+    ``why`` says why no table is asked about any kernel, or is empty. ``keeps_r`` says whether a reduction may keep all
+    of r, and ``is_told`` whether decisions are traced or logged. ``of_form`` has the configs of a decision that do not
+    change the form of a kernel, by problem, range of x, and form.
     """
 
     now: InductorSnapshot
     device: str
-    setting: str
+    why: str
     keeps_r: bool
+    is_told: bool
+    dtypes: _Dtypes
+    of_form: dict[tuple[Problem, str, bool], tuple[Config, ...]]
+
+    def record(self, decision: Decision, served: Config | None) -> None:
+        """Record the decision about a kernel, and its config, or None if Inductor decides."""
+        if self.is_told:
+            self.now.tell_generated(decision, served)
+        self.now.record_generated(decision, served)
 
 
 _contexts: WeakKeyDictionary[Any, dict[torch.device, _Context | None]] = WeakKeyDictionary()
@@ -220,47 +241,53 @@ def _context(device: torch.device) -> _Context | None:
     now = in_force()
     if now is None or not now.settings.generated:
         return None
-    setting = next(filter(is_on, _DECIDING), "")
-    return _Context(now, str(device), setting, is_on("triton.persistent_reductions"))
+    setting, why = next(filter(is_on, _DECIDING), ""), ""
+    if setting:
+        why = f"Inductor's setting {setting} decides"
+    if now.settings.policy == "verify":
+        why = "nothing verifies a config of a generated kernel"
+    is_told = bool(trace_log.handlers) or log.isEnabledFor(logging.DEBUG)
+    return _Context(now, str(device), why, is_on("triton.persistent_reductions"), is_told, _Dtypes(), {})
 
 
 def _why_left(
     kernel_class: type,
     features: Any,
+    nodes: Sequence[Any],
     tiling: Mapping[str, Any],
     arguments: Mapping[str, Any],
-    moved: Sequence[ReadWrites],
+    reads: Sequence[MemoryDep],
+    writes: Sequence[Dep],
     context: _Context,
 ) -> str:
     """Return why no table is asked about a kernel, or an empty text."""
     if kernel_class is not TritonKernel:
         return f"it is a {kernel_class.__name__}"
-    if context.now.settings.policy == "verify":
-        return "nothing verifies a config of a generated kernel"
     decided = [name for name, value in arguments.items() if value is not None and name not in _LEFT_OPEN]
     if decided:
         return f"Inductor decides about {', '.join(sorted(decided))}"
-    if context.setting:
-        return f"Inductor's setting {context.setting} decides"
-    for node in features.scheduler_nodes():
+    if context.why:
+        return context.why
+    for node in nodes:
         patches: dict[str, Any] = getattr(node.node, "get_config_patches", dict)()  # since torch 2.12
         if patches:
             return f"Inductor sets {', '.join(sorted(patches))} for it"
-    if getattr(features, "strict_reduction_rblock", lambda: None)() is not None:  # since torch 2.15
+    strict = getattr(features, "strict_reduction_rblock", None)  # since torch 2.15
+    order = strict() if strict is not None else None
+    if order is not None:
         return "Inductor decides in which order it adds"
-    others = tiling.keys() - ({"x", "r0_"} if features.is_reduction() else {"x", "y"})
-    if any(tiling[name] != 1 for name in others):
+    is_reduction, dtypes = features.is_reduction(), context.dtypes
+    known = ("x", "r0_") if is_reduction else ("x", "y")
+    if any(name not in known and numel != 1 for name, numel in tiling.items()):
         return f"it has the dimensions {', '.join(sorted(name for name, numel in tiling.items() if numel != 1))}"
     if features.select_index_dtype() != torch.int32:
         return "it indexes with 64 bits"
-    written = [dep for each in moved for dep in each.writes]
-    is_flat = "y" not in tiling and not features.is_reduction()
-    if not is_flat and any(isinstance(dep, MemoryDep) and dep.mode == "atomic_add" for dep in written):
+    is_tiled, stored = "y" in tiling, [dep for dep in writes if isinstance(dep, MemoryDep)]
+    if (is_tiled or is_reduction) and any(dep.mode == "atomic_add" for dep in stored):
         return ADDS
-    if "y" in tiling and any(V.graph.get_dtype(dep.name) in _LEAST_FP8 for dep in written):
+    if is_tiled and any(dtypes[dep.name] in _LEAST_FP8 for dep in writes):
         return WRITES_FLOAT8
-    names = {dep.name for each in moved for dep in each.reads_and_writes() if isinstance(dep, MemoryDep)}
-    if torch.float64 in map(V.graph.get_dtype, names):
+    if any(dtypes[dep.name] == torch.float64 for dep in (*reads, *stored)):
         return HAS_FLOAT64
     return ""
 
@@ -275,36 +302,57 @@ def _range_of_x(features: Any, tiling: Mapping[str, Any], env: ShapeEnv) -> tupl
     return axis_of(("x",), numel, env), ""
 
 
-def _form_of(features: Any) -> bool | None:
-    """Return whether Inductor keeps r in a kernel with several reductions, or None if the kernel may have any form.
+def _configs_of_form(decision: Decision, features: Any, nodes: Sequence[Any], context: _Context) -> tuple[Config, ...]:
+    """Return the configs of a decision that do not change whether a kernel with several reductions keeps r.
 
-    A loop would read the input of such a kernel again for each reduction.
+    A loop would read the input of such a kernel again for each reduction, so Inductor decides.
     """
-    nodes = features.scheduler_nodes()
-    if len(nodes) < 2 or sum(isinstance(getattr(node.node, "data", None), Reduction) for node in nodes) < 2:
-        return None
-    return bool(V.choices.should_use_persistent_reduction(features, False))
+    configs = decision.configs
+    if not configs or len(nodes) < 2 or decision.problem.op != "reduction":
+        return configs
+    if sum(isinstance(getattr(node.node, "data", None), Reduction) for node in nodes) < 2:
+        return configs
+    keeps = bool(V.choices.should_use_persistent_reduction(features, False))
+    key = decision.problem, decision.over, keeps
+    found = context.of_form.get(key)
+    if found is None:
+        found = tuple(config for config in configs if KEEPS_R.get(config.template, keeps) == keeps)
+        context.of_form[key] = found
+    return found
 
 
-def _fixed(config: Config, decision: Decision, features: Any, context: _Context) -> dict[str, int] | None:
-    """Return the values of a config by Inductor's names, or None if it cannot run. Warn if the config is the user's."""
-    if config == DEFAULT:
-        return {}
+class _Fixed(NamedTuple):
+    """A config as arguments of Inductor's kernel, which only reads them, and a block's elements and threads.
+
+    ``fits`` says whether the block has room in any kernel.
+    """
+
+    arguments: Mapping[str, Any]
+    elements: int = 0
+    threads: int = 0
+    fits: bool = True
+
+
+def _fixed(config: Config, decision: Decision, nodes: Sequence[Any], context: _Context) -> _Fixed | None:
+    """Return a config as Inductor takes it, or None if it cannot run. Warn if the config is the user's."""
     problem, allowed = decision.problem, context.keeps_r or not KEEPS_R.get(config.template, False)
     try:
         if not allowed:
             raise CannotRun("Inductor's setting triton.persistent_reductions is off")
-        values, elements, threads = _values(config, problem.op, problem.variant, problem.r, decision.hardware.arch)
-        _require_room(elements, threads, features, context.device)
+        found = _fixed_for(config, problem.op, problem.variant, problem.r, decision.hardware.arch)
+        if not found.fits:
+            _require_room(found.elements, found.threads, nodes, context)
     except CannotRun as reason:
         skip(decision, config, str(reason))
         return None
-    return values
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _values(config: Config, op: str, variant: str, r: int, arch: str) -> tuple[dict[str, int], int, int]:
-    """Return the values of a config by Inductor's names, and a block's elements and threads, or raise CannotRun."""
+def _fixed_for(config: Config, op: str, variant: str, r: int, arch: str) -> _Fixed:
+    """Return a config as Inductor takes it for kernels alike, or raise CannotRun."""
+    if config == DEFAULT:
+        return _Fixed({})
     known = architecture(arch)
     if op not in config.kernel.ops:
         raise CannotRun(f"{config.template} is not for {op}")
@@ -317,27 +365,27 @@ def _values(config: Config, op: str, variant: str, r: int, arch: str) -> tuple[d
         values["R0_BLOCK"] = min(values["R0_BLOCK"], r)
     if op == "pointwise" and ("YBLOCK" in values) == (variant == "flat"):
         raise CannotRun(f"block_y: a kernel that is {variant} has {'no' if 'YBLOCK' in values else 'a'} y")
-    elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK"))
-    elements *= r if KEEPS_R.get(config.template, False) else 1
-    return values, elements, values["num_warps"] * known.warp_size
+    keeps_r = KEEPS_R.get(config.template)
+    elements = math.prod(value for name, value in values.items() if name.endswith("BLOCK")) * (r if keeps_r else 1)
+    threads = values["num_warps"] * known.warp_size
+    persistent = {} if keeps_r is None else {"override_persistent_reduction": keeps_r}
+    fits = _MOST_FP8 * threads <= elements and _in_memory(elements, torch.complex128.itemsize) <= _LEAST_MEMORY
+    return _Fixed({"fixed_config": _AtLeastTwo(values), **persistent}, elements, threads, fits)
 
 
-def _require_room(elements: int, threads: int, features: Any, device: str) -> None:
+def _require_room(elements: int, threads: int, nodes: Sequence[Any], context: _Context) -> None:
     """Raise CannotRun if a block has too few elements for conversions of float8, or too many for shared memory."""
-    nodes = features.scheduler_nodes()
-    if elements < max(_LEAST_FP8.values()) * threads:
+    if elements < _MOST_FP8 * threads:
         bodies = [node._body for node in nodes if node._body.op_counts["to_dtype"]]
         conversions = [step for body in bodies for step in body.get_nodes() if step.target == "to_dtype"]
         types = [each for step in conversions for each in (*step.args, *step.kwargs.values())]
         least = max((_LEAST_FP8.get(each, 0) for each in types if isinstance(each, torch.dtype)), default=0)
         if elements < least * threads:
             raise CannotRun(f"num_warps: a thread that converts float8 needs {least} elements")
-    if _in_memory(elements, torch.complex128.itemsize) <= _LEAST_MEMORY:
-        return
     names = {each.name for node in nodes for each in node.read_writes.reads_and_writes()}
-    needed = _in_memory(elements, max((V.graph.get_dtype(name).itemsize for name in names), default=4))
+    needed = _in_memory(elements, max((context.dtypes[name].itemsize for name in names), default=4))
     if needed > _LEAST_MEMORY:
-        memory = shared_memory_of(torch.device(device))
+        memory = shared_memory_of(torch.device(context.device))
         if needed > memory:
             raise CannotRun(f"its block may take {needed} bytes of shared memory (allowed: {memory})")
 

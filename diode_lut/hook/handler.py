@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -71,6 +71,14 @@ def _ours_or_inductors(what: str, ours: Callable[[], Found | None], inductors: C
     return inductors() if found is None else found
 
 
+@cache
+def _generated() -> Any:
+    """Return the module for generated kernels. It imports Inductor's code generation, so only when it is needed."""
+    from diode_lut.hook import generated
+
+    return generated
+
+
 class DiodeChoices(InductorChoices):
     """Answer from the tables, and leave everything else to the base class."""
 
@@ -110,9 +118,8 @@ class DiodeChoices(InductorChoices):
         sizes = reduction_numel_hint, numel_hint
 
         def ours() -> int | None:
-            from diode_lut.hook.generated import parts_of
-
-            return parts_of(device, *sizes, inner=inner_reduction)
+            parts: int | None = _generated().parts_of(device, *sizes, inner=inner_reduction)
+            return parts
 
         inductors = partial(super().reduction_split_factor, device, *sizes, inner_reduction)
         return _ours_or_inductors("a reduction", ours, inductors)
@@ -124,9 +131,7 @@ class DiodeChoices(InductorChoices):
         arguments = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
 
         def ours() -> dict[str, Any]:
-            from diode_lut.hook.generated import fixed_arguments
-
-            return {**arguments, **fixed_arguments(kernel_cls, features, groups[0], arguments)}
+            return {**arguments, **_generated().fixed_arguments(kernel_cls, features, groups[0], arguments)}
 
         return _ours_or_inductors("a generated kernel", ours, lambda: arguments)
 

@@ -229,17 +229,18 @@ class InductorSnapshot:
         Raise MissError if Inductor decides under the setting ``strict``, and the user has rows, a model or a function
         for generated kernels. Shipped tables have rows for some kernels at most.
         """
-        if trace_log.handlers:
-            self._trace_decision(decision, () if served is None else (served,))
         recorder.generated(decision, served)
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s: %s", decision.problem, served or "left to Inductor")
         if served is None and self.settings.strict and self._sources_for(decision.hardware).has_own_kernels:
             raise MissError(
                 f"{decision.problem} on {decision.hardware}: {recorder.why_missed(decision)}, which the setting strict "
                 "forbids beside rows or a model of your own for generated kernels; to measure it: "
                 "python -m diode_lut tune -- PROGRAM; to leave it to Inductor: a row with the template default"
             )
+
+    def tell_generated(self, decision: Decision, served: Config | None) -> None:
+        """Show a decision about a generated kernel in PyTorch's structured trace, and in the log."""
+        self._trace_decision(decision, () if served is None else (served,))
+        log.debug("%s: %s", decision.problem, served or "left to Inductor")
 
     def record_generated_left(self, problem: Problem, device: str | torch.device, reason: str) -> None:
         """Record why no table is asked about a generated kernel."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from diode_lut.errors import ProblemError
 from diode_lut.hardware import Hardware, architecture
-from diode_lut.problem import MAX_SIZE, SPLIT, VARIANTS, Problem, rounded_up
+from diode_lut.problem import GENERATED, MAX_SIZE, SPLIT, VARIANTS, Problem, rounded_up
 from diode_lut.templates.config import DEFAULT, Config
 
 Doubles = npt.NDArray[np.float64]
@@ -361,8 +361,13 @@ def features_of(problem: Problem, known: Known) -> Doubles:
 
 def _of_problem(problem: Problem) -> list[float]:
     x, y, r, loads = problem.x, problem.y, problem.r, problem.loads
-    variants = [float(problem.variant == each) for each in VARIANTS[problem.op]]
-    return [log2(x), log2(y), log2(r), log2(loads), log2(rounded_up(r) / r), *variants]
+    return [log2(x), log2(y), log2(r), log2(loads), log2(rounded_up(r) / r), *_IS_VARIANT[problem.op][problem.variant]]
+
+
+_IS_VARIANT = {
+    op: {variant: [float(variant == each) for each in VARIANTS[op]] for variant in VARIANTS[op]} for op in GENERATED
+}
+"""1 in the place of a variant among those of its op, and 0 in the others."""
 
 
 def _scale(columns: Doubles, spans: Iterable[Doubles]) -> None:
