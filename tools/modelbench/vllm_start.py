@@ -228,4 +228,6 @@ def stop_trace(worker: Any) -> dict[str, list[float]]:
 
 
 if __name__ == "__main__":
-    main()
+    from modelbench import vllm_start  # workers can import the functions that they are sent from it, not from __main__
+
+    vllm_start.main()
