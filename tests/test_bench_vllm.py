@@ -1,5 +1,6 @@
 """The benchmark of vLLM's engine: the order of starts and measurements, and what it makes of results."""
 
+import runpy
 import threading
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from bench_vllm import Gate
+from modelbench import vllm_start
 from modelbench.records import Record
 from modelbench.vllm_table import COLD, WARM, WITH, WITHOUT, draw, markdown
 
@@ -88,3 +90,12 @@ def test_several_gpus_of_an_engine_are_named() -> None:
     page = markdown([record(), record(tensor_parallel=2)])
     assert "| a GPU | <llama> | filled | 1 |" in page
     assert "| 2 x a GPU | <llama> | filled | 1 |" in page
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+def test_workers_can_import_what_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several GPUs, vLLM pickles functions for its workers, which do not have the main module of the engine."""
+    started = list[str]()
+    monkeypatch.setattr(vllm_start, "main", lambda: started.append(vllm_start.randomize.__module__))
+    runpy.run_module("modelbench.vllm_start", run_name="__main__")
+    assert started == ["modelbench.vllm_start"]

@@ -9,6 +9,7 @@ launches them. ``check`` answers with tokens and their log-probabilities. All an
 
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -103,6 +104,7 @@ MODELS: dict[str, dict[str, Any]] = {
 PROMPT, FEW, MANY = 32, 8, 72  # tokens of each prompt, and of the two generations that are subtracted
 DECODED = MANY - FEW  # tokens that a measurement of decoding tells the seconds of, for each sequence
 TRACED, MOST_KERNELS = 16, 25  # such tokens of a trace, and how many of the longest kernels it names
+_WAITING = re.compile("nccl|cross_device_reduce")  # parts of the names of kernels that wait for other GPUs
 
 
 def main() -> None:
@@ -173,13 +175,16 @@ class Engine:
         return time.perf_counter() - begin
 
     def kernels(self, command: str, count: int) -> dict[str, Any]:
-        """How long the kernels of decoding ``TRACED`` tokens, or of a prefill, take on the first GPU of the engine."""
+        """How long the kernels of decoding ``TRACED`` tokens, or of a prefill, take on the first GPU of the engine.
+
+        Kernels that wait for other GPUs are left out.
+        """
 
         def times(*arguments: int) -> dict[str, list[float]]:
             self.llm.collective_rpc(start_trace)
             self.generate(*arguments)
             found: dict[str, list[float]] = self.llm.collective_rpc(stop_trace)[0]
-            return found
+            return {name: each for name, each in found.items() if not _WAITING.search(name)}
 
         decodes = command == "decode"
         found = times(count, PROMPT, FEW + TRACED) if decodes else times(1, count, 1)
