@@ -4,7 +4,8 @@ Engines are started in pairs, in fresh processes: one with the plugin, and one w
 find the same machine. A cold start finds empty caches of vLLM and Inductor, a warm one those of the cold one before.
 For throughput, the engines of a pair take turns with measurements while nothing starts and no other pair is measured on
 their GPUs. Traces then tell the time of the GPU's kernels, which is less noisy. Results are appended to ``--out``, a
-JSON line for each pair; run again, it goes on with the others. ``--table`` prints them, ``--draw`` makes a picture.
+JSON line for each pair; run again, it goes on with the others and those that failed. ``--table`` prints them, and
+``--draw`` makes a picture.
 
 vLLM and diode_lut have to be installed, so that vLLM finds the plugin.
 """
@@ -82,7 +83,8 @@ class Benchmark:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.out, self._starts = options, options.out[0], options.starts.split(",")
         self._until = time.monotonic() + options.seconds
-        self._done = {_key(record) for record in (read([self.out]) if self.out.exists() else [])}
+        records = read([self.out]) if self.out.exists() else ()
+        self._done = {_key(record) for record in records if "failed" not in record}
         self.out.parent.mkdir(parents=True, exist_ok=True)
         self._todo = [
             (model, number)
