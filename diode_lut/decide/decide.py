@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import accumulate, chain, combinations, pairwise, product
 from math import inf, isqrt, log, log2
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from diode_lut.decide.sources import ABSTAIN, THRESHOLD, Decision, Source, Step, Threshold
@@ -372,13 +373,15 @@ def _completed(samples: Sequence[SampledSizes]) -> list[SampledSizes]:
     least = {sample.sizes: min(sample.times.values()) for sample in samples}
     completed = []
     for sample in samples:
-        complete = configs.keys() <= sample.times.keys()
-        nearest = [sample] if complete else sorted(samples, key=sample.distance)
+        others = [sample] if configs.keys() <= sample.times.keys() else samples
+        away = sorted(((sample.distance(other), other) for other in others), key=itemgetter(0))
+        nearest = [
+            (other.times, PER_OCTAVE**distance * least[sample.sizes] / least[other.sizes]) for distance, other in away
+        ]
         times = {}
         for config in configs:
-            known = next(each for each in nearest if config in each.times)
-            slower = PER_OCTAVE ** sample.distance(known) * least[sample.sizes] / least[known.sizes]
-            times[config] = known.times[config] * slower
+            known, slower = next(each for each in nearest if config in each[0])
+            times[config] = known[config] * slower
         completed.append(sample._replace(times=times))
     return completed
 
