@@ -16,7 +16,7 @@ from diode_lut.files import append, open_to_append
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.programs.tune import Order, _kept_receipt, tune
-from diode_lut.receipts import Device, Hit, Receipt, receipt_bytes
+from diode_lut.receipts import NO_ANSWER, Device, GeneratedKernel, Hit, Receipt, receipt_bytes
 from diode_lut.table import read_table
 from tests.commands import run, running
 from tests.forks import ROOT
@@ -108,6 +108,21 @@ def test_answers_of_a_model_can_be_measured(tmp_path: Path, monkeypatch: pytest.
         "nothing to measure: no GEMM was missed",
         f"2 GEMMs got a model's answer, and may gain from a measured one: {command}",
     ]
+    assert not kept.exists()
+
+
+def test_misses_that_cannot_be_measured_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generated kernel of which nothing was recorded leaves nothing to do, as if nothing had been missed."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    device, problem = Device(), Problem.generated("pointwise", "flat", x=4096)
+    device.generated[GeneratedKernel(problem, "", "", "", "", NO_ANSWER)] = 1
+    order = Order(("python", "x.py"), {}, None, 1, None, "", "diode-lut tune -- python x.py")
+    kept = _kept_receipt(order)
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(receipt_bytes(Receipt(1, devices={Hardware("NVIDIA H200", "sm_90", 132): device})))
+    lines: list[str] = []
+    assert tune(order, lines.append) == 0
+    assert lines[1:] == ["nothing to measure on NVIDIA H200 (sm_90, 132 SMs): no missed kernel could be recorded"]
     assert not kept.exists()
 
 

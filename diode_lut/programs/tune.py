@@ -149,7 +149,11 @@ class _Tuning(NamedTuple):
             return before.ended.code if before else 0
         deadline = time.monotonic() + self.order.budget_s
         built: dict[Hardware, Path] = {}
+        code = before.ended.code if before else 0
         for hardware, table in _tables(receipt, self.order.table).items():
+            if not self.problems(hardware, receipt):
+                self.tell(f"nothing to measure on {hardware}: no missed kernel could be recorded")
+                continue
             code = self.measure(hardware, table, receipt, deadline - time.monotonic())
             if code >= INTERRUPTED:
                 return code
@@ -185,20 +189,22 @@ class _Tuning(NamedTuple):
         variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
         budget = str(max(seconds / 60, 1e-3))
         device = "cpu" if on_cpu else "cuda"
-        options: list[str | Path] = ["--out", timings, "--device", device, "--budget", budget]
-        missed = [*(loss.hardware for loss in losses(receipt)), *joinable(receipt)]
-        if any(each.same_arch(hardware) for each in missed):
-            options += ["--problems", self.kept]
-        if any(self.kernels.glob("*.json")):
-            options += ["--kernels", self.kernels]
-        if "--problems" not in options and "--kernels" not in options:
-            self.tell("none of the generated kernels that were missed could be recorded")
-            return 1
+        options = ["--out", timings, "--device", device, "--budget", budget, *self.problems(hardware, receipt)]
         collected = self.ours(variables, "collect", *options)
         code = collected or self.ours(variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
         if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
             self.tell(_GO_ON)
         return code
+
+    def problems(self, hardware: Hardware, receipt: Receipt) -> list[str | Path]:
+        """Return the options of ``collect`` for the misses on this device. Without any, nothing can be measured."""
+        missed = [*(loss.hardware for loss in losses(receipt)), *joinable(receipt)]
+        options: list[str | Path] = []
+        if any(each.same_arch(hardware) for each in missed):
+            options += ["--problems", self.kept]
+        if any(self.kernels.glob("*.json")):
+            options += ["--kernels", self.kernels]
+        return options
 
     def ours(self, variables: Mapping[str, str], *arguments: str | Path) -> int:
         """Run one of our commands with its output on standard error, and return its exit code."""
