@@ -16,7 +16,7 @@ import click
 
 from diode_lut.cli.arguments import FILE, TABLE, Typed, git_output, read_datasets_for, read_whole_table, records_of
 from diode_lut.cli.output import CHANGES, ERROR, STANDARD, TABLE_OUTPUT, changing, format_option, say, say_error
-from diode_lut.errors import SettingError, TableError, as_command, printable
+from diode_lut.errors import SettingError, TableError, as_command, counted, printable
 from diode_lut.files import read_at_most, replacing
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def resolve_command(file: Path, **sides: bool) -> int:
         save(to_bytes(merged.table))
     _say_remarks(merged)
     decided = len(before.conflicts) - len(merged.conflicts)
-    say(printable(f"{file}: {decided} of {len(before.conflicts)} conflicts decided"))
+    say(printable(f"{file}: {decided} of {counted(len(before.conflicts), 'conflict')} decided"))
     return 1 if merged.conflicts else 0
 
 

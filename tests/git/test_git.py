@@ -152,7 +152,7 @@ def test_conflicts_are_resolved_as_asked(
     monkeypatch.chdir(clone / "tables")
     result = call("resolve", f"--{prefer}", "t.json")
     assert result.exit_code == left, result.output
-    assert f"t.json: {1 - left} of 1 conflicts decided" in result.stdout
+    assert f"t.json: {1 - left} of 1 conflict decided" in result.stdout
     entries = read_table(clone / "tables" / "t.json").entries
     assert str(entries[1].configs[0]) == "decompose_k 8"
     if expected:
