@@ -148,7 +148,7 @@ def test_a_recompile_is_in_a_real_trace(tmp_path: Path) -> None:
     compiled = torch.compile(torch.sin, backend="eager", dynamic=False)
     compiled(torch.ones(3))
     path = tmp_path / "1.trace.json"
-    with torch.profiler.profile() as profile:
+    with torch.profiler.profile(acc_events=True) as profile:
         for size in (3, 4, 3):
             with torch.profiler.record_function(f"{CALL} {size}"):
                 compiled(torch.ones(size))

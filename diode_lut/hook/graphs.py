@@ -218,7 +218,7 @@ class _Tracer:
         try:
             if not self._thread:
                 self._thread = threading.get_ident()
-                self._profile = torch.profiler.profile(record_shapes=True)
+                self._profile = torch.profiler.profile(record_shapes=True, acc_events=True)  # else 2.11 warns
                 self._profile.start()
                 probe.await_turn()
                 probe.add("trace", self.finish)

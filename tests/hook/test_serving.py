@@ -153,7 +153,7 @@ def test_a_graph_that_is_compiled_as_vllm_does(
         compiled = torch.compile(torch.bmm, backend=backend)
         for operand, library in ((a, False), (torch.randn(4, 100, 32), True)):
             compiled(operand, b)
-            with profile(activities=[ProfilerActivity.CPU]) as trace:
+            with profile(activities=[ProfilerActivity.CPU], acc_events=True) as trace:  # else torch 2.11 warns
                 result = compiled(operand, b)
             torch.testing.assert_close(result, torch.bmm(operand, b))
             assert any(event.name == "aten::bmm" for event in trace.events()) == library
