@@ -90,40 +90,38 @@ def test_without_a_home_there_is_no_own_table(monkeypatch: pytest.MonkeyPatch) -
         tune(Order(("nothing",), {}, None, 1, None, "", ""), print)
 
 
+def goes_on(device: Device, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What ``tune`` says when it goes on after a run on an H200 with these questions, and ends well."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory))
+    order = Order(("python", "x.py"), {}, None, 1, None, "", "diode-lut tune -- python x.py")
+    kept = _kept_receipt(order)
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(receipt_bytes(Receipt(1, devices={Hardware("NVIDIA H200", "sm_90", 132): device})))
+    lines: list[str] = []
+    assert tune(order, lines.append) == 0
+    assert not kept.exists()
+    return lines[1:]
+
+
 def test_answers_of_a_model_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing was missed, the GEMMs that a model answered are counted, with the command that measures them."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     device = Device()
     for m, epilogue in ((8, "none"), (8, "light"), (16, "none")):
         problem = Problem.of("mm", m, 8, 8, dtype="float16", layout="nn", epilogue=epilogue)
         device.hits[Hit(problem, "model", "x", "", ("aten",))] = 1
-    order = Order(("python", "x.py"), {}, None, 1, None, "", "diode-lut tune -- python x.py")
-    kept = _kept_receipt(order)
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(receipt_bytes(Receipt(1, devices={Hardware("NVIDIA H200", "sm_90", 132): device})))
-    lines: list[str] = []
-    assert tune(order, lines.append) == 0
     command = "DIODE_LUT_TIERS=user:device:same_arch:chooser diode-lut tune -- python x.py"
-    assert lines[1:] == [
+    assert goes_on(device, tmp_path, monkeypatch) == [
         "nothing to measure: no GEMM was missed",
         f"2 GEMMs got a model's answer, and may gain from a measured one: {command}",
     ]
-    assert not kept.exists()
 
 
 def test_misses_that_cannot_be_measured_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A generated kernel of which nothing was recorded leaves nothing to do, as if nothing had been missed."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     device, problem = Device(), Problem.generated("pointwise", "flat", x=4096)
     device.generated[GeneratedKernel(problem, "", "", "", "", NO_ANSWER)] = 1
-    order = Order(("python", "x.py"), {}, None, 1, None, "", "diode-lut tune -- python x.py")
-    kept = _kept_receipt(order)
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(receipt_bytes(Receipt(1, devices={Hardware("NVIDIA H200", "sm_90", 132): device})))
-    lines: list[str] = []
-    assert tune(order, lines.append) == 0
-    assert lines[1:] == ["nothing to measure on NVIDIA H200 (sm_90, 132 SMs): no missed kernel could be recorded"]
-    assert not kept.exists()
+    said = "nothing to measure on NVIDIA H200 (sm_90, 132 SMs): no missed kernel could be recorded"
+    assert goes_on(device, tmp_path, monkeypatch) == [said]
 
 
 @pytest.mark.parametrize(("exists", "named"), [(False, "other.json"), (True, "mine.json:other.json")])
