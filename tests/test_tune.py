@@ -91,7 +91,7 @@ def test_without_a_home_there_is_no_own_table(monkeypatch: pytest.MonkeyPatch) -
 
 
 def goes_on(device: Device, directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What ``tune`` says when it goes on after a run on an H200 with these questions, and ends well."""
+    """Go on after a run on an H200 with these questions, and return what ``tune`` says. It ends well."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(directory))
     order = Order(("python", "x.py"), {}, None, 1, None, "", "diode-lut tune -- python x.py")
     kept = _kept_receipt(order)
