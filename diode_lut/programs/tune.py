@@ -151,10 +151,11 @@ class _Tuning(NamedTuple):
         built: dict[Hardware, Path] = {}
         code = before.ended.code if before else 0
         for hardware, table in _tables(receipt, self.order.table).items():
-            if not self.problems(hardware, receipt):
+            problems = self.problems(hardware, receipt)
+            if not problems:
                 self.tell(f"nothing to measure on {hardware}: no missed kernel could be recorded")
                 continue
-            code = self.measure(hardware, table, receipt, deadline - time.monotonic())
+            code = self.measure(hardware, table, problems, deadline - time.monotonic())
             if code >= INTERRUPTED:
                 return code
             if code:
@@ -181,23 +182,23 @@ class _Tuning(NamedTuple):
         self.tell(f"to measure what the program gains or loses, and which rows lose: {self.order.compare}")
         return after.ended.code
 
-    def measure(self, hardware: Hardware, table: Path, receipt: Receipt, seconds: float) -> int:
-        """Measure the misses on this device, build the table from all its timings, and return an exit code."""
+    def measure(self, hardware: Hardware, table: Path, problems: Sequence[str | Path], seconds: float) -> int:
+        """Measure problems on this device, build the table from all its timings, and return an exit code."""
         timings = timings_of(table)
         timings.mkdir(parents=True, exist_ok=True)
         on_cpu = hardware.arch.startswith("cpu")
         variables = {"OMP_NUM_THREADS": str(hardware.sm_count)} if on_cpu else {}
         budget = str(max(seconds / 60, 1e-3))
         device = "cpu" if on_cpu else "cuda"
-        options = ["--out", timings, "--device", device, "--budget", budget, *self.problems(hardware, receipt)]
-        collected = self.ours(variables, "collect", *options)
+        options = ("--out", timings, "--device", device, "--budget", budget)
+        collected = self.ours(variables, "collect", *options, *problems)
         code = collected or self.ours(variables, "build", *sorted(timings.glob("*.msgpack")), "-o", table)
         if code >= INTERRUPTED and collected != INTERRUPTED:  # collect has said it
             self.tell(_GO_ON)
         return code
 
     def problems(self, hardware: Hardware, receipt: Receipt) -> list[str | Path]:
-        """Return the options of ``collect`` for the misses on this device. Without any, nothing can be measured."""
+        """Return the options that name the misses on this device to ``collect``, or none if none can be measured."""
         missed = [*(loss.hardware for loss in losses(receipt)), *joinable(receipt)]
         options: list[str | Path] = []
         if any(each.same_arch(hardware) for each in missed):
