@@ -108,9 +108,7 @@ FLAG = Allowed(
 )
 SOME_TIERS = Allowed(f"a list of some of {', '.join(TIERS)}; {_IN_THE_ENVIRONMENT}", _check_tiers, _parse_names)
 NAMES = Allowed(f"a list of table names and paths; {_IN_THE_ENVIRONMENT}", _check_tables, _parse_names)
-PATH = Allowed(
-    "a path, not a relative one in a directory that is gone, or None", _check_path, lambda text: text or None
-)
+PATH = Allowed("a path, not a relative one in a directory that is gone, or None", _check_path, str)
 
 _SETTINGS: dict[str, tuple[Allowed, Any]] = {
     "policy": (POLICY, "pick"),
@@ -268,7 +266,7 @@ def faults_in_environment() -> Iterator[str]:
     """Yield the faults of the variables named ``DIODE_LUT_...``."""
     yield from _unknown(os.environ)
     for variable in sorted(_VARIABLES.keys() & os.environ):
-        _, fault = _parsed(variable, os.environ[variable], None)
+        _, fault = _parsed(variable, os.environ, None)
         if fault:
             yield fault
 
@@ -288,18 +286,17 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _from_environment(environment: Mapping[str, str], name: str, default: Any) -> Any:
-    variable = f"{_PREFIX}{name.upper()}"
-    if variable not in environment:
-        return default
-    value, fault = _parsed(variable, environment[variable], default)
+    value, fault = _parsed(f"{_PREFIX}{name.upper()}", environment, default)
     if fault:
         _warn(f"{fault}; using {default!r}")
     return value
 
 
-def _parsed(variable: str, text: str, default: Any) -> tuple[Any, str]:
-    """Return the value of a variable, or the default and what is wrong with the text."""
-    allowed = _VARIABLES[variable]
+def _parsed(variable: str, environment: Mapping[str, str], default: Any) -> tuple[Any, str]:
+    """Return the value of a variable, or the default if it is unset or empty; and what is wrong with its text."""
+    allowed, text = _VARIABLES[variable], environment.get(variable, "")
+    if not text:
+        return default, ""
     try:
         return allowed.check(allowed.parse(text)), ""
     except (KeyError, ValueError):

@@ -69,6 +69,13 @@ def test_environment() -> None:
     assert settings.tiers == ("user", "model")
 
 
+def test_an_empty_variable_counts_as_unset(caplog: pytest.LogCaptureFixture) -> None:
+    """No variable needs a value, so that ``-e DIODE_LUT_POLICY=`` and the like change and say nothing."""
+    names = [f"DIODE_LUT_{name.upper()}" for name in vars(Settings({}))]
+    assert vars(Settings(dict.fromkeys(names, ""))) == vars(Settings({}))
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize(
     ("variable", "text", "allowed"),
     [
@@ -77,7 +84,7 @@ def test_environment() -> None:
         ("DIODE_LUT_TOP_K", "99", "an integer from 1 to 32"),
         ("DIODE_LUT_DEFAULT_MODE", "maybe", "0 or false"),
         ("DIODE_LUT_TIERS", "users", "user, device, same_arch, chooser, model"),
-        ("DIODE_LUT_TIERS", "", "user, device, same_arch, chooser, model"),
+        ("DIODE_LUT_TIERS", os.pathsep, "user, device, same_arch, chooser, model"),
     ],
 )
 def test_bad_environment_warns_and_is_ignored(
@@ -183,7 +190,9 @@ def test_patch_is_all_or_nothing() -> None:
     assert settings.policy == "pick"
 
 
-@pytest.mark.parametrize(("text", "armed"), [("0", False), ("false", False), ("1", True), (None, True), ("no?", True)])
+@pytest.mark.parametrize(
+    ("text", "armed"), [("0", False), ("false", False), ("1", True), (None, True), ("", True), ("no?", True)]
+)
 def test_autoregister(text: str | None, armed: bool) -> None:
     """Only a clear no keeps the hook from being armed."""
     assert autoregister({} if text is None else {"DIODE_LUT_AUTOREGISTER": text}) is armed
