@@ -3,7 +3,8 @@
 ``python tools/bench_generated_rows.py --out results.jsonl`` compiles each program several times with and without the
 setting ``generated``, GEMMs by the table in both, and times all compiles in one process: in CUDA graphs, in turns, with
 a cold L2 cache. By default these are the programs that are kept away from what makes rows. ``--table PATH`` adds a
-label for another table. ``--trace`` says which generated kernels are slower with tables. ``--dynamic`` marks the batch
+label for another table. ``--trace`` says which generated kernels are slower with tables. ``changed`` in a record has
+the lines of code that differ from those of a label's first compile. ``--dynamic`` marks the batch
 as dynamic, compiles with the whole batch, and also times a quarter of it with the same kernels. A program that is named
 several times is compiled in as many processes, and the summary says how many codes there are. ``--read results.jsonl``
 prints the summary of results and runs nothing.
@@ -13,6 +14,7 @@ and what they time there, Inductor's benchmarks included, takes turns.
 """
 
 import argparse
+import difflib
 import hashlib
 import json
 import os
@@ -34,6 +36,7 @@ from unittest.mock import patch
 WITH, WITHOUT, OTHER = "with", "without", "other"
 ROUNDS = 40
 TRACED = 8  # replays of a graph whose kernels are timed
+CHANGED = 60  # lines of a difference between codes that are recorded
 
 Record = dict[str, Any]
 
@@ -136,6 +139,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
     record: Record = {"program": name, "seconds": {}, "benchmarks": {}, "codes": {}, "us": {}}
     kept, graphs, turns = [], [], Turns()
     configs: dict[str, Record] = {}
+    codes: dict[str, str] = {}
     fewer: list[tuple[str, Any]] = []
     for _ in range(arguments.compiles):
         for label, of_label in settings.items():
@@ -152,7 +156,10 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
                 record["seconds"].setdefault(label, []).append(round(seconds, 1))
                 benchmarks, code, configs[label] = seen()
                 record["benchmarks"].setdefault(label, []).append(benchmarks)
-                record["codes"].setdefault(label, []).append(code)
+                record["codes"].setdefault(label, []).append(hashlib.sha256(code.encode()).hexdigest()[:16])
+                if code != (first := codes.setdefault(label, code)):
+                    lines = [*difflib.unified_diff(first.splitlines(), code.splitlines(), n=0, lineterm="")]
+                    record.setdefault("changed", {}).setdefault(label, []).append(lines[2:CHANGED])
                 with turns.mine():
                     graphs.append((label, *captured(_step(workload, module), None)))
                 if arguments.dynamic:
@@ -208,12 +215,13 @@ def _step(workload: Any, module: Any) -> Callable[[], Any]:
 
 @contextmanager
 def _seen(turns: Turns) -> Iterator[Callable[[], tuple[int, str, Record]]]:
-    """Count the generated kernels that Inductor benchmarks, digest the code that it writes, and find their configs."""
+    """Count the generated kernels that Inductor benchmarks, and find the code that it writes and their configs."""
     from torch._inductor.codecache import PyCodeCache
     from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-    benchmarked, digest = [], hashlib.sha256()
+    benchmarked: list[Any] = []
+    codes: list[str] = []
     usual = CachingAutotuner.benchmark_all_configs
 
     def benchmark(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -222,13 +230,13 @@ def _seen(turns: Turns) -> Iterator[Callable[[], tuple[int, str, Record]]]:
             return usual(autotuner, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def save(code: str) -> None:
-        digest.update(re.sub("# (kernel path|AOT ID): .*", "", code).encode())
+        codes.append(re.sub("# (kernel path|AOT ID): .*", "", code))
 
     def found() -> tuple[int, str, Record]:
         values = [value for module in PyCodeCache.modules for value in vars(module).values()]
         kernels = [each for each in values if isinstance(each, CachingAutotuner) and each.launchers]
         configs = {each.fn.__name__: [dict(each.size_hints or {}), str(each.launchers[0].config)] for each in kernels}
-        return len(benchmarked), digest.hexdigest()[:16], configs
+        return len(benchmarked), "".join(codes), configs
 
     with (
         patch.object(CachingAutotuner, "benchmark_all_configs", benchmark),
