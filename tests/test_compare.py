@@ -20,21 +20,15 @@ from diode_lut.errors import as_json as printable_json
 from diode_lut.hardware import Hardware
 from diode_lut.probe import CALL, CLOSED, FIRST_CALL, GENERATED_KERNEL, READY, VARIABLE, await_turn
 from diode_lut.problem import Problem
-from diode_lut.programs.compare import (
+from diode_lut.programs.compare import ComparisonPlan, Pace, _OneRun, _run, expected, longer, printed_steps
+from diode_lut.programs.comparison import (
     WITH,
     WITHOUT,
     Comparison,
-    ComparisonPlan,
     Loser,
-    Pace,
-    _OneRun,
-    _run,
     as_json,
-    expected,
-    longer,
     losers,
     not_answered,
-    printed_steps,
     spread_text,
     summary,
 )

@@ -23,7 +23,7 @@ from diode_lut.decide.catalog import open_table
 from diode_lut.errors import DiodeLutError, as_command, install_command
 from diode_lut.model.weights import write_model
 from diode_lut.problem import Problem
-from diode_lut.programs.compare import Comparison, losers, not_answered, require_answers
+from diode_lut.programs.comparison import Comparison, losers, not_answered, require_answers
 from diode_lut.programs.page import as_page
 from diode_lut.programs.run import run_program
 from diode_lut.programs.times import GemmChange, GemmTime
@@ -266,7 +266,7 @@ PASTED: dict[str, Paste] = {
     "cli/arguments.py": paste_copies,
     "doctor.py": paste_doctors,
     "errors.py": paste_installs,
-    "programs/compare.py": paste_compares_and_losses,
+    "programs/comparison.py": paste_compares_and_losses,
     "programs/run.py": paste_scripts,
     "programs/page.py": paste_pages,
     "decide/catalog.py": paste_warnings,

@@ -21,7 +21,7 @@ from diode_lut.process import interrupt_on_signals
 from diode_lut.settings import USER, autoregister, config
 
 if TYPE_CHECKING:
-    from diode_lut.programs.compare import Loser
+    from diode_lut.programs.comparison import Loser
 
 _AS_TYPED = {"ignore_unknown_options": False, "allow_interspersed_args": False}  # options end where the program begins
 
@@ -206,16 +206,8 @@ def compare_command(
         raise click.UsageError(f"--output {output}: the page is HTML, and the figures go to {output} beside it")
     interrupt_on_signals()  # so that a killed comparison gives its verdicts, too
     from diode_lut.errors import as_json as printable_json
-    from diode_lut.programs.compare import (
-        ComparisonEnded,
-        ComparisonPlan,
-        as_json,
-        compare,
-        longer,
-        losers,
-        not_answered,
-        summary,
-    )
+    from diode_lut.programs.compare import ComparisonEnded, ComparisonPlan, compare, longer
+    from diode_lut.programs.comparison import as_json, losers, not_answered, summary
     from diode_lut.programs.page import as_page
 
     figures = output.with_suffix(".json")

@@ -10,7 +10,7 @@ from string import Template
 
 from diode_lut.errors import as_command, counted, printable
 from diode_lut.probe import CPP_GEMM
-from diode_lut.programs.compare import WORDS, Comparison, compile_text, losers, spread_text
+from diode_lut.programs.comparison import WORDS, Comparison, compile_text, losers, spread_text
 from diode_lut.programs.times import GEMMS_ERR, LEAST_GEMM_RUNS, TIMES_ERR, GemmChange, GemmTime, Speedup, ratio_text
 
 _TEMPLATE = Path(__file__).parent / "assets" / "compare.html"
