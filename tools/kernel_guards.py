@@ -48,27 +48,6 @@ def sizes_checked_as(function: str) -> Instead:
 
 
 KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "diode_lut.hook.kernel_code": {
-        "short-code": (
-            "with_short_code",
-            Instead("lambda choice: choice"),
-            KERNELS + "test_the_loop_along_k_is_not_unrolled",
-        ),
-        "shared-blocks": ("but_for_its_width", Without("block_n"), SHARED + "test_which_widths_share"),
-        "rendered-for-benchmarks": (
-            "may_run_codes",
-            Instead("lambda: False"),
-            SHARED + "test_choices_of_many_widths_have_one_code",
-            STANDALONE + "test_each_width_has_a_kernel_of_its_own",
-        ),
-        "shared-multiples": ("_MULTIPLE", Instead("1"), SHARED + "test_which_widths_share"),
-        "shared-in-cpp": ("_results_of_shared_kernels", Without("can_branch"), SHARED + WRAPPERS),
-        "shared-while-autotuning": (
-            "_results_of_shared_kernels",
-            Without("autotune_at_compile_time"),
-            SHARED + WRAPPERS,
-        ),
-    },
     "diode_lut.hook.choices": {
         "decompose-k-unbacked": (
             "free_unbacked_symbols",
@@ -160,6 +139,25 @@ KERNEL_GUARDS: dict[str, dict[str, tuple[Any, ...]]] = {
             "with_memory_in_any_thread",
             Instead("lambda choice: choice"),
             KERNELS + "test_descriptors_get_memory_in_every_call",
+        ),
+        "short-code": (
+            "_with_short_code",
+            Instead("lambda choice: choice"),
+            KERNELS + "test_the_loop_along_k_is_not_unrolled",
+        ),
+        "shared-blocks": ("_but_for_its_width", Without("block_n"), SHARED + "test_which_widths_share"),
+        "rendered-for-benchmarks": (
+            "_may_run_codes",
+            Instead("lambda: False"),
+            SHARED + "test_choices_of_many_widths_have_one_code",
+            STANDALONE + "test_each_width_has_a_kernel_of_its_own",
+        ),
+        "shared-multiples": ("_MULTIPLE", Instead("1"), SHARED + "test_which_widths_share"),
+        "shared-in-cpp": ("_results_of_shared_kernels", Without("can_branch"), SHARED + WRAPPERS),
+        "shared-while-autotuning": (
+            "_results_of_shared_kernels",
+            Without("autotune_at_compile_time"),
+            SHARED + WRAPPERS,
         ),
         "tma-scratch-in-cpp": (
             "tma_legal",

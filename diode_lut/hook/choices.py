@@ -6,12 +6,16 @@ CannotRun says why a config must not run: it would not compile, or it would not 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
+from sympy import Integer, Symbol, sympify
 from torch._inductor import config as inductor_config
 from torch._inductor import ir
 from torch._inductor.choices import InductorChoices
@@ -22,7 +26,7 @@ from torch._inductor.kernel.mm import decompose_k_subgraph_template
 from torch._inductor.kernel_inputs import MMKernelInputs
 from torch._inductor.kernel_template_choice import KernelTemplateChoice
 from torch._inductor.lowering import expand
-from torch._inductor.select_algorithm import TritonTemplate, TritonTemplateCaller
+from torch._inductor.select_algorithm import GeneratedCodeCache, TritonTemplate, TritonTemplateCaller
 from torch._inductor.template_heuristics.params import DictKernelTemplateParams
 from torch._inductor.template_heuristics.registry import get_template_heuristic
 from torch._inductor.template_heuristics.triton import GemmConfig
@@ -33,16 +37,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from diode_lut.decide.sources import Decision
 from diode_lut.hardware import Architecture, architecture
 from diode_lut.hook.joined_kernel import joined_template, options_of
-from diode_lut.hook.kernel_code import (
-    but_for_its_width,
-    may_run_codes,
-    rendered_once,
-    with_shared_code,
-    with_short_code,
-)
 from diode_lut.hook.problems import MARK, TORCH_DTYPES, problem_of
 from diode_lut.hook.snapshot import CannotRun, InductorSnapshot, autotuning, settled, snapshot, tried
-from diode_lut.hook.switch import off_because
+from diode_lut.hook.switch import leave, off_because
 from diode_lut.hook.versions import (
     UIDS,
     cpp_wrappers_have_scratch,
@@ -50,7 +47,7 @@ from diode_lut.hook.versions import (
     splits_large_batches,
     subgraphs_keep_sizes_dynamic,
 )
-from diode_lut.hook.wrapper import with_memory_in_any_thread
+from diode_lut.hook.wrapper import can_branch, with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
 from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
@@ -272,13 +269,13 @@ def _triton(
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), allows_tf32(inputs.dtype())
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
-    alike = but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
+    alike = _but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
         if params is None:
             raise CannotRun("Inductor makes no kernel of it")
         choice = _choice_of(
-            template if alike is None or may_run_codes() else rendered_once(template, alike),
+            template if alike is None or _may_run_codes() else _rendered_once(template, alike),
             DictKernelTemplateParams({**params.to_kwargs(), **options}),
             {**extra, "ALLOW_TF32": tf32},
             layout or inputs.output_layout(flexible=False),
@@ -288,8 +285,168 @@ def _triton(
         return with_memory_in_any_thread(choice)
     if device.triton != "cuda":
         return choice
-    choice = with_short_code(choice)
-    return choice if alike is None else with_shared_code(choice, alike)
+    choice = _with_short_code(choice)
+    return choice if alike is None else _with_shared_code(choice, alike)
+
+
+_LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
+
+
+def _with_short_code(choice: ChoiceCaller) -> ChoiceCaller:
+    """Return the choice with generated code whose loop along K is not unrolled.
+
+    NVIDIA's assembler unrolls a loop of up to about 40 constant steps, which takes seconds, and more registers. So the
+    program's index along the third dimension of the grid is added to K: always 0, but the assembler does not know that.
+    """
+    if not isinstance(choice, TritonTemplateCaller):
+        return choice
+    make = choice.make_kernel_render
+
+    def make_kernel_render(*args: Any, **kwargs: Any) -> Any:
+        kernel, render = make(*args, **kwargs)
+
+        def short() -> Any:
+            rendered = render()
+            rendered._code = _LOOP.sub(r"\1K + tl.program_id(2)", rendered._code)
+            return rendered
+
+        return kernel, short
+
+    choice.make_kernel_render = make_kernel_render
+    return choice
+
+
+SHARED_N = "ks_n"
+"""The argument of a shared kernel that holds N. It begins like Inductor's arguments, and so is not renamed again."""
+
+_LEAST_WIDTHS = 4  # fewer kernels compile side by side, on most machines
+_MULTIPLE = 16  # of all multiples of an argument, Triton knows this alone
+
+
+class _Alike(NamedTuple):
+    """N of a GEMM that may share a kernel, and all else that its kernel depends on."""
+
+    n: int
+    others: Hashable
+
+
+_gemms: WeakKeyDictionary[Callable[..., Any], _Alike] = WeakKeyDictionary()
+"""The GEMMs that may share a kernel, by the function that makes it."""
+
+_shared: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+"""The results of GEMMs that share a kernel, for each scheduler."""
+
+
+def _but_for_its_width(config: Config, inputs: MMKernelInputs, op: str) -> _Alike | None:
+    """Return a GEMM of constant sizes as one of many widths, or None if its N is more than a width.
+
+    An N that is a stride of an operand stays a constant, because loads are as wide as its multiples allow.
+    """
+    strides = tuple(map(tuple, inputs.strides_symbolic()))
+    m, n, k = inputs.mnk_symbolic()
+    numbers = [m, n, k, *(step for steps in strides for step in steps)]
+    if not all(isinstance(size, (int, Integer)) for size in numbers):
+        return None
+    if numbers.count(n) > 1 or n % _MULTIPLE or n < config.tiles.block_n:
+        return None
+    factors = [inputs.get_scalar(name) for name in ("alpha", "beta") if op == "addmm"]
+    return _Alike(int(n), (config, op, *factors, m, k, strides, inputs.dtypes(), inputs.out_dtype()))
+
+
+def _may_run_codes() -> bool:
+    """Return whether a choice's own code may run: Inductor times several choices, and `collect` each that it makes."""
+    settings = snapshot().settings
+    return settings.top_k > 1 or settings.policy != "pick"
+
+
+class _Codes(GeneratedCodeCache):
+    """The code of each choice of a graph, by all that it depends on but N: nobody runs it, and to render it takes long.
+
+    Of the events that a rendering repeats in the next kernel, the first tells its arguments, and others what may be
+    fused before it, which is nothing here.
+    """
+
+    alike: str | None = None
+
+    def make_key(self, *_arguments: Any, **_named: Any) -> str | None:
+        """Return the key of the present GEMM."""
+        return self.alike
+
+    def put_entry(self, cache_key: str | None, code: str, extra: str, events: Any) -> None:
+        """Keep a code, and the event that tells its arguments."""
+        super().put_entry(cache_key, code, extra, [event for event in events or () if event[0] == "def_kernel"])
+
+
+_codes: WeakKeyDictionary[Any, _Codes] = WeakKeyDictionary()
+"""The codes of choices, for each graph."""
+
+
+def _rendered_once(template: TritonTemplate, alike: _Alike) -> TritonTemplate:
+    """Return the template, which takes the code of a choice that differs in N only, if the graph has one."""
+    codes = _codes.setdefault(V.graph, _Codes())  # type: ignore[no-untyped-call]
+    codes.alike = repr((template.name, alike.others))
+    template = copy.copy(template)
+    template._generated_code_cache = codes
+    return template
+
+
+def _with_shared_code(choice: ChoiceCaller, alike: _Alike) -> ChoiceCaller:
+    """Return the choice of an mm or addmm, with code that GEMMs of other widths share if the graph has many of them.
+
+    With constant sizes, Inductor compiles a kernel for each N, although their codes differ in a number only. M and K
+    stay constants.
+    """
+    if not isinstance(choice, TritonTemplateCaller):
+        return choice
+    make, constant = choice.make_kernel_render, Integer(alike.n)
+    argument = Symbol(SHARED_N, integer=True, positive=True)
+
+    def make_kernel_render(node: Any, **options: Any) -> Any:
+        kernel, render = make(node, **options)
+        original = kernel.rename_indexing
+
+        def renamed(index: Any) -> Any:
+            found = original(index)
+            return found if isinstance(found, list) else sympify(found).xreplace({constant: argument})
+
+        def shared() -> Any:
+            try:
+                is_shared = node.get_name() in _results_of_shared_kernels()
+            except Exception as error:
+                leave("a kernel of many widths", error)
+                is_shared = False
+            if not is_shared:
+                return render()
+            kernel.args.sizevars[constant] = SHARED_N  # as Inductor does for a size that may change
+            kernel.rename_indexing = renamed
+            rendered = render()
+            rendered._code = rendered._code.replace("M * N == 0", "False").replace("N >= BLOCK_N", "True")
+            return rendered
+
+        return kernel, shared
+
+    choice.make_kernel_render = make_kernel_render
+    _gemms[make_kernel_render] = alike
+    return choice
+
+
+def _results_of_shared_kernels() -> set[str]:
+    """Return the results of the present graph's GEMMs that fuse nothing and differ in their widths, which are many."""
+    scheduler: Any = V.graph.scheduler
+    if scheduler not in _shared:
+        alike = defaultdict[Hashable, dict[str, int]](dict)
+        for node in scheduler.nodes:
+            make = getattr(node.node, "make_kernel_render", None) if node.is_template() else None
+            gemm = None if make is None else _gemms.get(make)
+            if gemm is not None and len(node.get_nodes()) == 1:
+                (n, others), rows = gemm, tuple(node.node.get_stride())
+                alike[others, None if rows == (n, 1) else rows][node.node.get_name()] = n
+        many = (results for results in alike.values() if len(set(results.values())) >= _LEAST_WIDTHS)
+        _shared[scheduler] = {name for results in many for name in results}
+    found = _shared[scheduler]
+    if not found or not can_branch() or inductor_config.triton.autotune_at_compile_time:
+        return set()  # numbers are arguments in Python wrapper code alone
+    return found
 
 
 def _few_rows(config: Config, inputs: MMKernelInputs, op: str, layout: ir.FixedLayout | None) -> ir.ChoiceCaller:

@@ -26,7 +26,7 @@ def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[An
 
 
 # Triton wants a variable to have the same type in all branches, so ``tile * 0`` makes tensors of numbers. Numbers that
-# are the same for all B stay constants. The loop along K ends as in ``kernel_code.with_short_code``.
+# are the same for all B stay constants. The loop along K ends as in ``choices._with_short_code``.
 _SOURCE = """
     M = {{size("A", 0)}}
     K = {{size("A", 1)}}

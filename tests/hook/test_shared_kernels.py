@@ -15,8 +15,8 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 import diode_lut
-from diode_lut.hook import choices, kernel_code
-from diode_lut.hook.kernel_code import SHARED_N
+from diode_lut.hook import choices
+from diode_lut.hook.choices import SHARED_N
 from tests.fake_cuda import Input, Lowered, compile_triton, lower
 from tests.hook.test_concat import parts
 from tests.hook.test_hook import triton
@@ -100,7 +100,7 @@ def test_choices_of_many_widths_have_one_code(
     with diode_lut.config.patch(**settings):
         lowered = linears((*WIDTHS, 96))
         assert len({source for source in written if "def triton_mm" in source}) == codes
-        monkeypatch.setattr(choices, "may_run_codes", lambda: True)
+        monkeypatch.setattr(choices, "_may_run_codes", lambda: True)
         assert linears((*WIDTHS, 96)).triton_kernels == lowered.triton_kernels
 
 
@@ -150,7 +150,7 @@ def test_wrappers_that_know_no_such_argument(setting: str, rows: Rows, monkeypat
     """Numbers are arguments in Python wrapper code alone, unless Inductor runs parts of it with types of arguments."""
     rows({"configs": [MM]})
     is_cpp = setting == "cpp_wrapper"
-    monkeypatch.setattr(kernel_code, "can_branch", lambda: not is_cpp)
+    monkeypatch.setattr(choices, "can_branch", lambda: not is_cpp)
     monkeypatch.setattr(PythonWrapperCodegen, "generate_and_run_autotune_block", lambda _: None)
     with inductor_config.patch({} if is_cpp else {setting: True}):
         assert len(linears(WIDTHS).triton_templates) == len(WIDTHS)
@@ -163,7 +163,7 @@ def test_a_failure_leaves_each_its_kernel(rows: Rows, monkeypatch: pytest.Monkey
     def fail() -> bool:
         raise RuntimeError("no wrapper")
 
-    monkeypatch.setattr(kernel_code, "can_branch", fail)
+    monkeypatch.setattr(choices, "can_branch", fail)
     assert len(linears(WIDTHS).triton_templates) == len(WIDTHS)
 
 
@@ -171,7 +171,7 @@ def test_the_shared_kernel_stores_as_wide(rows: Rows, tmp_path: Path, monkeypatc
     """It has the loads and stores of a kernel with a constant N, and a branch less for the empty result."""
     rows({"configs": [MM]})
     (shared,) = linears(WIDTHS).triton_templates
-    monkeypatch.setattr(kernel_code, "_LEAST_WIDTHS", 5)
+    monkeypatch.setattr(choices, "_LEAST_WIDTHS", 5)
     alone = linears(WIDTHS).triton_templates[0]
     accesses = [
         re.findall(r"(?:st\.global|cp\.async\.cg\.shared\.global)\S*", compile_triton(source, tmp_path).asm["ptx"])
