@@ -70,7 +70,7 @@ def test_environment() -> None:
 
 
 def test_an_empty_variable_counts_as_unset(caplog: pytest.LogCaptureFixture) -> None:
-    """No variable needs a value, so that ``-e DIODE_LUT_POLICY=`` and the like change and say nothing."""
+    """An empty value, as in ``-e DIODE_LUT_POLICY=``, changes nothing and costs no warning."""
     names = [f"DIODE_LUT_{name.upper()}" for name in vars(Settings({}))]
     assert vars(Settings(dict.fromkeys(names, ""))) == vars(Settings({}))
     assert not caplog.messages

@@ -4,10 +4,10 @@
 setting ``generated``, GEMMs by the table in both, and times all compiles in one process: in CUDA graphs, in turns, with
 a cold L2 cache. By default these are the programs that are kept away from what makes rows. ``--table PATH`` adds a
 label for another table. ``--trace`` says which generated kernels are slower with tables. ``changed`` in a record has
-the lines of code that differ from those of a label's first compile. ``--dynamic`` marks the batch
-as dynamic, compiles with the whole batch, and also times a quarter of it with the same kernels. A program that is named
-several times is compiled in as many processes, and the summary says how many codes there are. ``--read results.jsonl``
-prints the summary of results and runs nothing.
+the lines of code that differ from those of a label's first compile. ``--dynamic`` marks the batch as dynamic, compiles
+with the whole batch, and also times a quarter of it with the same kernels. A program that is named several times is
+compiled in as many processes, and the summary says how many codes there are. ``--read results.jsonl`` prints the
+summary of results and runs nothing.
 
 It uses all GPUs, or those of ``CUDA_VISIBLE_DEVICES``, and ends in time. All processes of a GPU compile side by side,
 and what they time there, Inductor's benchmarks included, takes turns.
@@ -159,7 +159,7 @@ def time_program(name: str, arguments: argparse.Namespace) -> Record:
                 record["codes"].setdefault(label, []).append(hashlib.sha256(code.encode()).hexdigest()[:16])
                 if code != (first := codes.setdefault(label, code)):
                     lines = [*difflib.unified_diff(first.splitlines(), code.splitlines(), n=0, lineterm="")]
-                    record.setdefault("changed", {}).setdefault(label, []).append(lines[2:CHANGED])
+                    record.setdefault("changed", {}).setdefault(label, []).append(lines[2:][:CHANGED])
                 with turns.mine():
                     graphs.append((label, *captured(_step(workload, module), None)))
                 if arguments.dynamic:
