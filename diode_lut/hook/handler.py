@@ -207,9 +207,9 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     """Return whether a table or model has the operands of a matmul padded, or None if Inductor should find out.
 
     Inductor finds out if no config of the answer has a ``pad``: nobody has compared them with padding. There are two
-    exceptions, in which the operands stay as they are. Padding of M alone aligns nothing, and only a benchmark beside
-    other work on the GPU finds it faster. With sizes that may change, Inductor's benchmark would decide for all of them
-    by the first sizes. So a kernel that is known to be faster than aten keeps the operands.
+    exceptions, in which the operands stay as they are. The first is padding that gains nothing. The other is a matmul
+    with sizes that may change, for all of which Inductor's benchmark would decide by the first sizes. So a kernel that
+    is known to be faster than aten keeps the operands.
 
     A match of several matmuls is a matmul with its gradients, which Inductor pads together. If there is an answer for
     any of them, return False, so that Inductor asks about each alone. Nothing is recorded here, because Inductor asks
@@ -221,7 +221,8 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     matmuls = [node for node in match.nodes if node.target in problems.OP_OF_TARGET]
     if len(matmuls) > 1:
         found = [_answers_with_padding(now, problems.OP_OF_TARGET[node.target], node) for node in matmuls]
-        return False if any(answers is not None and answers.decision.configs for answers in found) else None
+        decisions = [answers.decision for answers in found if answers is not None]
+        return False if any(each.configs or _padding_gains_nothing(each) for each in decisions) else None
     answers = _answers_with_padding(now, op.__name__, (mat1, mat2, bias))
     if answers is None:
         return None
@@ -229,7 +230,7 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     if any(config.pad > 1 for config in (*decision.configs, *decision.left_out)):
         # Inductor does not pad a row whose size may change
         return first_pad(decision, mat1.device) > 1 and _stay_aligned(mat1, mat2)
-    if _pads_rows_alone(decision.problem):
+    if _padding_gains_nothing(decision):
         return False
     if not answers.axes or not decision.configs:
         return None
@@ -237,15 +238,18 @@ def is_answered_with_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: An
     return False if decision.configs[0] != ATEN or pieces else None
 
 
-def _pads_rows_alone(problem: Problem) -> bool:
-    """Return whether Inductor would pad M alone, and A is row-major: more rows do not move where rows begin.
+def _padding_gains_nothing(decision: Decision) -> bool:
+    """Return whether padding aligns nothing that matters. Only a benchmark beside other work on the GPU finds a gain.
 
-    On an H100, 30 such GEMMs took 1.05 to 1.6 times as long with padding. Other types and batches were not measured.
+    Padding of M alone, with A row-major, does not move where rows begin. On an H100, 30 mm took 1.05 to 1.6 times as
+    long with it, and on an H200 48 bmm 0.91 to 1.16 times, 1.01 in geometric mean. Without TF32, NVIDIA's kernels in
+    float32 use no tensor cores, which want alignment: 32 GEMMs took 1.00 to 1.26 times as long on an H200.
     """
-    multiple = pad_multiple(problem.dtype)
-    measured = problem.op in ("mm", "addmm") and problem.dtype in ("float16", "bfloat16")
-    of_a, _ = letters(problem.layout)
-    return measured and of_a == "n" and not (problem.n % multiple or problem.k % multiple)
+    problem = decision.problem
+    if problem.dtype == "float32" and architecture(decision.hardware.arch).triton == "cuda":
+        return True
+    multiple, (of_a, _) = pad_multiple(problem.dtype), letters(problem.layout)
+    return of_a == "n" and not (problem.n % multiple or problem.k % multiple)
 
 
 def first_pad(decision: Decision, device: torch.device) -> int:

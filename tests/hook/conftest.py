@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch._inductor import config as inductor_config
 from torch._logging._internal import trace_log
 
@@ -42,6 +43,14 @@ def rows(table_file: Callable[..., Path]) -> Iterator[Callable[..., None]]:
             diode_lut.config.tables = (str(table_file(f"rows{len(diode_lut.config.tables)}.json", *entries, **fields)),)
 
         yield use
+
+
+@pytest.fixture
+def precision() -> Iterator[None]:
+    """Puts float32's precision back."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 class Artifacts(logging.Handler):

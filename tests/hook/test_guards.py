@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,6 @@ BMM = triton("triton_bmm", 32, 64, 64, stages=2)
 TMA = triton("triton_mm_persistent_tma", 128, 64, 64)
 OPERANDS = Input((512, 1024)), Input((1024, 2048))
 FLOAT32 = Input((512, 1024), torch.float32), Input((1024, 2048), torch.float32)
-
-
-@pytest.fixture
-def precision() -> Iterator[None]:
-    """Puts float32's precision back."""
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize(

@@ -87,15 +87,35 @@ def test_a_row_has_operands_padded(op: str, mode: str, rows: Rows, asked: list[s
 
 
 @pytest.mark.parametrize("answer", [[], [{"configs": [MM]}]], ids=["a miss", "a row"])
-def test_rows_alone_are_not_padded(answer: list[dict[str, Any]], rows: Rows, asked: list[str]) -> None:
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("op", ["mm", "bmm"])
+def test_rows_alone_are_not_padded(
+    op: str, dtype: torch.dtype, answer: list[dict[str, Any]], rows: Rows, asked: list[str]
+) -> None:
     """Padding M of a row-major A aligns nothing, so that nothing is benchmarked. With a column-major A it does."""
     rows(*answer)
-    lowered = compiled(torch.mm, Input((100, 512)), Input((512, 504)))
+    batch = (4,) * (op == "bmm")
+    torch.set_float32_matmul_precision("high")
+    lowered = compiled(torch.matmul, Input((*batch, 101, 512), dtype), Input((*batch, 512, 504), dtype))
     assert (PADDED in lowered.code, asked) == (False, [])
     with FakeTensorMode():
-        a, b = (torch.empty(shape, device="cuda:0", dtype=torch.bfloat16) for shape in ((512, 100), (512, 504)))
-    assert pad_mm._should_pad(SimpleNamespace(nodes=[]), a.t(), b, torch.ops.aten.mm)
-    assert asked == ["mm"]
+        a, b = (torch.empty((*batch, *shape), device="cuda:0", dtype=dtype) for shape in ((512, 101), (512, 504)))
+    assert pad_mm._should_pad(SimpleNamespace(nodes=[]), a.mT, b, getattr(torch.ops.aten, op))
+    assert asked == [op]
+
+
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("answer", [[], [{"dtype": "float32", "configs": [ATEN]}]], ids=["a miss", "a row"])
+def test_float32_without_tensor_cores_is_not_padded(
+    tf32: bool, answer: list[dict[str, Any]], rows: Rows, asked: list[str]
+) -> None:
+    """Alignment is for tensor cores. With TF32 Inductor's benchmark finds out."""
+    rows(*answer)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    lowered = compiled(torch.bmm, *(Input(shape, torch.float32) for shape in ((160, 352, 77), (160, 77, 352))))
+    assert (PADDED in lowered.code, asked) == (tf32, ["bmm"] * tf32)
 
 
 def test_receipts_have_the_padding(rows: Rows) -> None:
