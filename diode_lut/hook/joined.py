@@ -33,6 +33,7 @@ from diode_lut.hook.choices import (
     fix_layout,
     in_force,
     is_on,
+    masks_rows,
     require_fit,
     require_settings_of_timings,
     require_templates,
@@ -464,6 +465,7 @@ def lower_measured(
             "SAME_STRIDES": len(set(strides)) == 1,
             "ALLOW_TF32": allows_tf32(dtype),
         }
+        options["MASKED"] = not options["FEW_ROWS"] and masks_rows(m, options["BLOCK_M"])
         if gated:
             tiles = options["TILES_N"] // count
             options |= {"AT_ONCE": count, "GATED": True, "GELU": variant == "geglu", "TILES_N": tiles}

@@ -109,10 +109,13 @@ _SOURCE = """
         a_mask = offs_k[None, :] < (K - k_idx * BLOCK_K)
         b_mask = offs_k[:, None] < (K - k_idx * BLOCK_K)
         {% endif %}
+        {% if MASKED %}
+        a_mask = (rm < M)[:, None]{{"" if EVEN_K else " & a_mask"}}
+        {% endif %}
         b_k = offs_k[:, None] + (k_idx * BLOCK_K)
         idx_m = offs_a_m[:, None]
         idx_n = offs_k[None, :] + (k_idx * BLOCK_K)
-        {{load_input("A", "a", ("idx_m", "idx_n"), mask=None if EVEN_K else "a_mask",
+        {{load_input("A", "a", ("idx_m", "idx_n"), mask="a_mask" if MASKED or not EVEN_K else None,
                      indent_width=8, index_shape=("BLOCK_M", "BLOCK_K"))}}
 {% for i in range(AT_ONCE) %}
 {% if FEW_ROWS %}
@@ -204,4 +207,5 @@ def options_of(config: Config, rows: int, columns: list[int], k: int) -> dict[st
         "SAME_N": len(set(columns)) == 1,
         "EVEN_N": all(n % block_n == 0 for n in columns),
         "EVEN_K": k % options["BLOCK_K"] == 0,
+        "MASKED": False,
     }

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from diode_lut.hook import joined
 from tests.fake_cuda import Input, compile_triton, lower
+from tests.hook.test_guards import triton
 from tests.hook.test_hook import ATEN, Rows, uses_aten
 
 pytestmark = pytest.mark.usefixtures("h200")
@@ -42,6 +43,28 @@ def test_row_makes_its_kernel(
     (kernel,) = lowered.triton_templates
     assert lowered.extern == []
     assert "tl.dot" not in kernel
+    assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
+
+
+@pytest.mark.parametrize(("m", "block", "masked"), [(1, 16, True), (17, 16, True), (32, 16, False), (17, 32, False)])
+@pytest.mark.parametrize("k", [1024, 1000])
+@pytest.mark.parametrize("op", ["mm", "addmm", "joined_mm"])
+@pytest.mark.parametrize("changes", [False, True])
+def test_rows_that_a_has_not_are_masked(
+    rows: Rows, tmp_path: Path, op: str, m: int, k: int, block: int, masked: bool, changes: bool
+) -> None:
+    """Blocks of 16 rows load no row of A twice, and larger ones do as Inductor's."""
+    joins = op == "joined_mm"
+    rows({"op": op, "configs": [triton("triton_joined_mm" if joins else "triton_mm", block, 64, 64)]})
+
+    def program(x: Tensor, v: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return (linear(x, v), linear(x, w)) if joins else (linear(x, w, *[bias] * (op == "addmm")),)
+
+    x = Input((m, k), dynamic=(0,) * changes, most=4096 if changes else None)
+    (kernel,) = lower(program, x, *[Input((512, k))] * 2, Input((512,)), then=joined.join).triton_templates
+    (load,) = (line for line in kernel.splitlines() if line.strip().startswith("a = tl.load("))
+    mask = [line for line in kernel.splitlines() if "(rm < M)[:, None]" in line]
+    assert (len(mask), "mask=" in load) == ((1, True) if masked or (changes and block == 16) else (0, k == 1000))
     assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
 
 
