@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from diode_lut.build.measurements import combined
-from diode_lut.dataset import read_dataset
+from diode_lut.dataset import current_records, read_dataset
 from diode_lut.decide.decide import PER_OCTAVE, Axis, Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold
 from diode_lut.model.weights import read_model
@@ -47,9 +47,8 @@ def main(table: str, model: str, *datasets: str) -> None:
 
 def families_in(datasets: Sequence[Path]) -> dict[Problem, Family]:
     """The bfloat16 problems that were timed at three values of M or more, by what they have in common."""
-    records = chain.from_iterable(read_dataset(path) for path in datasets)
     found: defaultdict[Problem, dict[int, dict[Config, float]]] = defaultdict(dict)
-    for record in combined(records):
+    for record in combined(current_records(map(read_dataset, datasets))):
         problem, times = record.problem, record.times
         if problem.dtype == "bfloat16" and ATEN in times:
             aten = times[ATEN]

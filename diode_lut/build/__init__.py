@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diode_lut.build.generated import rows_of_kernels
 from diode_lut.build.measurements import Columns, Measurements, judged
 from diode_lut.build.rows import WIDE, BuiltRow, Costs, RowGroup, few_rows, wide_rows
-from diode_lut.dataset import SOFTWARE, Dataset, Record
+from diode_lut.dataset import SOFTWARE, Dataset, Record, current_records
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import (
@@ -121,17 +121,17 @@ def build(
     """Build a small table with a config that is good enough for every measured problem.
 
     A config is good enough if it is within ``epsilon`` of the best time of the problem, and is aten or faster than aten
-    by ``noise`` (or ``epsilon``, if smaller): a config equal to aten would be slower in half of later measurements.
-    If a problem has timings of the final stage, its others do not count. The times of each record are scaled such that
+    by ``noise`` (or ``epsilon``, if smaller): a config equal to aten would be slower in half of later measurements. If
+    a problem has timings of the final stage, its others do not count. The times of each record are scaled such that
     aten takes the same in all records of a problem. Several times of a config become their median, and a failure rules
-    the config out. A row's range of sizes ends with its measurements, and its config is good enough for all measured
-    problems in it, except those of narrower rows. Attention gets wide rows after these, for at least as many batches
-    and heads as were measured, with a config not slower than Inductor's own at the neighbouring lengths. Grouped
-    matmuls get such rows for numbers of rows between measured numbers. Rows for generated kernels have the config with
-    the least mean loss in ranges of measured sizes. Rows in float8 and int8 are for a single
-    problem. Among equally good configs (within ``noise``), the choice of ``previous`` wins, then aten, then a fixed
-    order. Rows of ``previous`` with a note were written by people and stay. The order of files, records and timings has
-    no influence.
+    the config out. Timings of kernels that mask rows count instead of older ones. A row's range of sizes ends with its
+    measurements, and its config is good enough for all measured problems in it, except those of narrower rows.
+    Attention gets wide rows after these, for at least as many batches and heads as were measured, with a config not
+    slower than Inductor's own at the neighbouring lengths. Grouped matmuls get such rows for numbers of rows between
+    measured numbers. Rows for generated kernels have the config with the least mean loss in ranges of measured sizes.
+    Rows in float8 and int8 are for a single problem. Among equally good configs (within ``noise``), the choice of
+    ``previous`` wins, then aten, then a fixed order. Rows of ``previous`` with a note were written by people and stay.
+    The order of files, records and timings has no influence.
 
     On a CPU, a config must be faster than aten in three quarters of its times, if it has three or more.
 
@@ -151,7 +151,7 @@ def build(
     for other, origin in origins:
         if not device.same_device(other):
             raise DatasetError(f"{origin}: {other}, but {whose}: {device} (a table is for one kind of hardware)")
-    records: Iterable[Record] = (record for dataset in datasets for record in progress(dataset))
+    records: Iterable[Record] = current_records(datasets, progress)
     if device.is_cpu:
         records, too_noisy, implausible, doubted = judged(records, noise, device)
     else:
@@ -261,6 +261,9 @@ def _entries(
     pads = np.array([config.pad > 1 for config in configs])[measurements.config_numbers]
     near = _times(measurements, allowed | (measurements.relative <= NEAR))
     padded = _times(measurements, pads)
+    constant = np.array([config.kernel.few_rows for config in configs])[measurements.config_numbers]
+    others = np.isin(measurements.problem_numbers, measurements.problem_numbers[constant])
+    changing = _times(measurements, others & ~constant & ~pads)
     times = _times(measurements, allowed)
     are_wide = np.array([problem.op in WIDE for problem in problems])
     everything = _times(measurements, are_wide[measurements.problem_numbers])
@@ -296,12 +299,12 @@ def _entries(
         parts = [group._replace(problems=[each]) for each in numbers] if op in OF_BYTES else [group]
         rows = [row for part in parts for row in few_rows(part, costs)]
         answers = epilogue if epilogue != NO_EPILOGUE or kind in fused else None
-        narrow += [_entry(row, measurements, near, padded)._replace(epilogue=answers) for row in rows]
+        narrow += [_entry(row, measurements, near, padded, changing)._replace(epilogue=answers) for row in rows]
         if op in WIDE and baseline(op) in configs:
             found = wide_rows(op, group, everything, configs.index(baseline(op)))
             more = (each for each in found if not any(row.holds(each.box) for row in rows))
             named = near if op in ATTENTION else everything
-            wide += [_entry(row, measurements, named, padded)._replace(epilogue=answers) for row in more]
+            wide += [_entry(row, measurements, named, padded, changing)._replace(epilogue=answers) for row in more]
     return narrow, wide
 
 
@@ -314,12 +317,13 @@ def _times(measurements: Measurements, mask: npt.NDArray[np.bool_]) -> list[dict
     return times
 
 
-def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs) -> Entry:
-    """Return the entry of a row: its config, its runners-up, and perhaps the best padded config.
+def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs, changing: Costs) -> Entry:
+    """Return the entry of a row: its config, its runners-up, and perhaps two more.
 
-    Runners-up are near the best on all problems of the row, the least summed time first. The padded config is added if
-    no other config pads and each problem was timed with padding: the hook then knows that padding has been compared,
-    so Inductor need not compare it again.
+    Runners-up are near the best on all problems of the row, the least summed time first. The best padded config is
+    added if no other config pads and each problem was timed with padding: the hook then knows that padding has been
+    compared, so Inductor need not compare it again. If all are kernels for few rows, which need constant sizes, the
+    best of the others is added, for sizes that may change.
     """
     problem = measurements.problems[row.problems[0]]
     ranges = {name: span for name, span in zip(SIZE_FIELDS, row.box, strict=False) if span != (1, MAX_SIZE)}
@@ -333,6 +337,11 @@ def _entry(row: BuiltRow, measurements: Measurements, near: Costs, padded: Costs
         candidates.append(Candidate(config, _gain(row.problems, number, measurements, near)))
         if config in BASELINES:
             break  # it always works, so nothing after it would ever be used
+    if all(candidate.config.kernel.few_rows for candidate in candidates):
+        common = set.intersection(*(set(changing[each]) for each in row.problems))
+        if common:
+            best = min(common, key=lambda config: (sum(changing[each][config] for each in row.problems), config))
+            candidates.append(Candidate(measurements.configs[best], _gain(row.problems, best, measurements, changing)))
     if all(candidate.config.pad == 1 for candidate in candidates) and all(padded[each] for each in row.problems):
         # The best of those timed at most problems of the row, which may have different ones
         timed = defaultdict(list)

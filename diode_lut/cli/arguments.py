@@ -369,10 +369,11 @@ def read_datasets_answered_by(chooser: Table | Model, inputs: Iterable[Typed]) -
 
 
 def records_of(datasets: Iterable[Dataset]) -> Iterator[Record]:
-    """Yield the records of datasets, with progress bars."""
+    """Yield the records of datasets that are current, with progress bars."""
+    from diode_lut.dataset import current_records
+
     with progress_bars() as progress:
-        for dataset in datasets:
-            yield from progress.records(dataset)
+        yield from current_records(datasets, progress.records)
 
 
 def say_losses(datasets: Iterable[Dataset]) -> int:

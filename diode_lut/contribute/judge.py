@@ -25,7 +25,7 @@ import numpy as np
 from diode_lut.build import build
 from diode_lut.build.measurements import combined, measurements_of
 from diode_lut.build.rows import WIDE
-from diode_lut.dataset import Dataset, Record, read_dataset
+from diode_lut.dataset import Dataset, Record, current_records, read_dataset
 from diode_lut.decide.catalog import open_model
 from diode_lut.decide.sources import ModelSource, Source, TableSource
 from diode_lut.errors import DatasetError, ModelError, TableError, as_command, counted
@@ -415,14 +415,14 @@ def _differences(table: Table, built: Table) -> Iterator[Fault]:
 
 def _figures(table: Table, path: Path, datasets: Sequence[Dataset], files: Mapping[str, Dataset]) -> Iterator[Fault]:
     """Yield gain and regret of the table, and of the model beside it, as notes, and a fault for each without a gain."""
-    gain = yield from _measured("measured problems", TableSource(table), _records(datasets))
+    gain = yield from _measured("measured problems", TableSource(table), current_records(datasets))
     if gain.low <= 1:
-        usual = usual_kernels(record.problem for record in _records(datasets))
+        usual = usual_kernels(record.problem for record in current_records(datasets))
         remedy = "measure more problems, or on an idle machine: a table that gains nothing helps nobody"
         yield Fault(f"its gain over {usual} may be none (95 %: from {gain.low:.3f}; {remedy})")
     with suppress(DatasetError):  # too few problems to keep some of them out
         kept = build(datasets, progress=lambda each: (one for one in each if HELD_OUT.group(one.problem) == TRAIN))
-        unseen = (record for record in _records(datasets) if HELD_OUT.group(record.problem) == TEST)
+        unseen = (record for record in current_records(datasets) if HELD_OUT.group(record.problem) == TEST)
         yield from _measured("problems, held out, of a table built from the others", TableSource(kept.table), unseen)
     for each in files.values():
         if each.path.parent.name == AFTERWARDS and each.header.hardware.same_device(table.hardware):
@@ -447,7 +447,7 @@ def _of_model(path: Path, table: Table, files: Mapping[str, Dataset]) -> Iterato
         remedy = "add the dataset, or train again"
         yield Fault(f"{path.name} was trained on {missing[0]}, which no file in datasets/ has as its digest ({remedy})")
     else:
-        records = _records(files[digest] for digest in named)
+        records = current_records(files[digest] for digest in named)
         unseen = combined(record for record in records if model.split.group(record.problem) != TRAIN)
         gain = yield from _measured(f"problems, held out, of {path.name}", ModelSource(model, model.hardware), unseen)
         if gain.value <= 1:
@@ -473,10 +473,6 @@ def bootstrap(gains: Sequence[float]) -> Interval:
     drawn = [source.choice(logarithms, len(logarithms)).mean() for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Interval(*(math.exp(value) for value in (logarithms.mean(), low, high)))
-
-
-def _records(datasets: Iterable[Dataset]) -> Iterator[Record]:
-    return (record for each in datasets for record in each)
 
 
 def _signature(path: Path, data: bytes) -> Iterator[Fault]:

@@ -33,6 +33,7 @@ from diode_lut.dataset.dataset import (
     REASONS,
     SOFTWARE,
     STAGES,
+    SWEEP,
     ZSTD_MAGIC,
     Dataset,
     Header,
@@ -42,6 +43,7 @@ from diode_lut.dataset.dataset import (
     RecordDecoder,
     Timing,
     chunks,
+    current_records,
     header_from_wire,
     header_to_wire,
     opened,
@@ -53,7 +55,7 @@ from diode_lut.files import append, is_at, open_to_append, write_atomically
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 
-__all__ = ["REASONS", "SOFTWARE", "STAGES", "Dataset", "Header", "Lost", "Record", "Timing"]
+__all__ = ["REASONS", "SOFTWARE", "STAGES", "SWEEP", "Dataset", "Header", "Lost", "Record", "Timing", "current_records"]
 
 _log = logging.getLogger(__name__)
 

@@ -18,6 +18,9 @@ from diode_lut.files import open_regular
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.templates.config import TEMPLATES, Config
+from diode_lut.templates.template import SMALLEST_BLOCK
+from diode_lut.templates.together import TRITON_JOINED_MM
+from diode_lut.templates.triton_gemm import TRITON_MM
 
 _log = logging.getLogger(__name__)
 
@@ -367,3 +370,31 @@ def _shortened(value: Any) -> str:
     except RecursionError:
         text = "a deeply nested value"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+SWEEP = "diode_lut sweep 2"
+"""The benchmarker of ``collect``. Since this sweep, kernels mask the rows of a block of 16 that A has not."""
+
+_MASKING = (TRITON_MM.name, TRITON_JOINED_MM.name)
+
+
+def current_records(
+    datasets: Iterable[Dataset], records_of: Callable[[Dataset], Iterable[Record]] = iter
+) -> Iterator[Record]:
+    """Yield the records of all datasets, but no times of kernels that changed before their problem was timed again."""
+    again: set[Problem] = set()
+    for dataset in sorted(datasets, key=lambda each: each.header.benchmarker != SWEEP):
+        is_current = dataset.header.benchmarker == SWEEP
+        for record in records_of(dataset):
+            problem = record.problem
+            if is_current:
+                again.add(problem)
+            if is_current or problem not in again or problem.m % SMALLEST_BLOCK == 0:
+                yield record
+            else:
+                timings = (timing for timing in record.timings if not _may_mask(timing.config))
+                yield record._replace(timings=tuple(timings))
+
+
+def _may_mask(config: Config) -> bool:
+    return config.template in _MASKING and config.tiles.block_m == SMALLEST_BLOCK

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
-from diode_lut.dataset import Header, Record, Timing
+from diode_lut.dataset import SWEEP, Header, Record, Timing
 from diode_lut.errors import HardwareError
 from diode_lut.hardware import Hardware, architecture, detect_hardware
 from diode_lut.hook.versions import failure_reason
@@ -246,7 +246,7 @@ def _make_header(device: str, method: str, search_space: str) -> Header:
         triton="" if triton is None else str(triton.__version__),
         cuda="" if device == "cpu" else torch.version.cuda or torch.version.hip or "",
         driver=driver,
-        benchmarker=f"inductor max_autotune {search_space}" if method == "autotune" else "diode_lut sweep 1",
+        benchmarker=f"inductor max_autotune {search_space}" if method == "autotune" else SWEEP,
         measured_on=today(),
     )
 

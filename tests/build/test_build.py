@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from diode_lut import __version__
 from diode_lut.build import CLEAR, EPSILON, NOISE, BuildResult, build, measurements
 from diode_lut.build.measurements import Columns
-from diode_lut.dataset import Dataset, DatasetWriter, Header, Record, Timing, read_dataset
+from diode_lut.dataset import SWEEP, Dataset, DatasetWriter, Header, Record, Timing, read_dataset
 from diode_lut.errors import DatasetError
 from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
@@ -417,6 +417,39 @@ def test_padding_is_said_where_each_problem_has_another_best_one(tmp_path: Path)
     records = [record(m, {**times, **({often: 200.0} if m < 9 else {})}, n=7) for m in (7, 8, 9)]
     (entry,) = build([stored(tmp_path / "e", records)]).table.entries
     assert entry.configs == (A,)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("m", "found"), [(7, (B, 80.0)), (16, (A, 60.0))])
+def test_kernels_that_changed_count_as_they_were_timed_since(
+    tmp_path: Path, order: int, m: int, found: tuple[Config, float]
+) -> None:
+    """Of blocks with rows that A has not, older times do not count if the problem was timed again, in any file."""
+    old = [record(size, {ATEN: 100.0, A: 50.0, B: 80.0}) for size in (m, 500)]
+    new = [record(m, {ATEN: 100.0, A: 90.0 if m % 16 else 70.0})]
+    before = stored(tmp_path / "old", old, HEADER._replace(benchmarker="diode_lut sweep 1"))
+    datasets = [before, stored(tmp_path / "new", new, HEADER._replace(benchmarker=SWEEP))][::order]
+    again, once = (build(datasets).table.lookup(each.problem) for each in old)
+    best, ns = found
+    assert again is not None
+    assert again.best == Candidate(best, round(100_000 / ns))
+    assert once is not None
+    assert once.best.config == A
+
+
+def test_rows_of_constant_sizes_end_with_a_config_for_others(tmp_path: Path) -> None:
+    """A row whose configs are all for few rows, which need constant sizes, ends with the best of the others."""
+    few, other, slow = (
+        Config.parse(f"triton_{each}")
+        for each in ("few_rows 2x512 s4 w4", "mm 16x32x64 g8 s3 w4", "mm 16x16x64 g8 s3 w4")
+    )
+    times = {ATEN: 100.0, few: 50.0, slow: 95.0, other: 90.0}
+    (entry,) = build([stored(tmp_path / "d", [record(1, times, n=7)])]).table.entries
+    assert [(each.config, each.gain_permille) for each in entry.candidates] == [(few, 2000), (other, 1111)]
+    (entry,) = build([stored(tmp_path / "e", [record(1, {**times, ATEN: 80.0}, n=7)])]).table.entries
+    assert entry.configs == (few, ATEN)
+    (entry,) = build([stored(tmp_path / "f", [record(1, {ATEN: 100.0, few: 50.0, other: 50.5}, n=7)])]).table.entries
+    assert entry.configs == (few, other)
 
 
 def test_what_is_combined_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
