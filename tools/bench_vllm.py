@@ -162,8 +162,11 @@ class Benchmark:
                 engine.end()
         if (receipts := [*(home / WITH).glob("receipt-*.json")]) and "failed" not in record:
             merged = home / WITH / "receipt.json"
-            merged.write_bytes(receipt_bytes(merge_receipts(map(read_receipt, receipts))))
+            receipt = merge_receipts(map(read_receipt, receipts))
+            merged.write_bytes(receipt_bytes(receipt))
+            kernels = [kernel for device in receipt.devices.values() for kernel in device.generated if kernel.reason]
             record |= {"answered": answered(merged), "receipts": len(receipts)}
+            record["left"] = {str(kernel.problem): kernel.reason for kernel in kernels}  # to Inductor
         return record
 
     def _measured(self, engines: dict[str, _Engine]) -> Record:
