@@ -19,8 +19,6 @@ from diode_lut.hardware import Hardware
 from diode_lut.problem import Problem
 from diode_lut.templates.config import TEMPLATES, Config
 from diode_lut.templates.template import SMALLEST_BLOCK
-from diode_lut.templates.together import TRITON_JOINED_MM
-from diode_lut.templates.triton_gemm import TRITON_MM
 
 _log = logging.getLogger(__name__)
 
@@ -375,8 +373,6 @@ def _shortened(value: Any) -> str:
 SWEEP = "diode_lut sweep 2"
 """The benchmarker of ``collect``. Since this sweep, kernels mask the rows of a block of 16 that A has not."""
 
-_MASKING = (TRITON_MM.name, TRITON_JOINED_MM.name)
-
 
 def current_records(
     datasets: Iterable[Dataset], records_of: Callable[[Dataset], Iterable[Record]] = iter
@@ -397,4 +393,4 @@ def current_records(
 
 
 def _may_mask(config: Config) -> bool:
-    return config.template in _MASKING and config.tiles.block_m == SMALLEST_BLOCK
+    return config.kernel.masks_rows and config.tiles.block_m == SMALLEST_BLOCK

@@ -269,7 +269,7 @@ def _triton(
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), allows_tf32(inputs.dtype())
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
-    if device.triton == "cuda" and template.name == "mm" and masks_rows(inputs.mnk_symbolic()[0], tiles.block_m):
+    if device.triton == "cuda" and config.kernel.masks_rows and masks_rows(inputs.mnk_symbolic()[0], tiles.block_m):
         template = _masking_rows(template)
     alike = _but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):

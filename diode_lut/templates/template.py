@@ -118,7 +118,8 @@ class Template:
 
     ``parameters`` are in the order in which ``Config.params`` holds their values, the optional ones last. ``about``
     describes the kernel in a sentence, for the schema. ``on_gpus`` and ``on_cpus`` say where there is such a kernel,
-    and ``alone`` whether a sweep tries it without tunables.
+    and ``alone`` whether a sweep tries it without tunables. ``masks_rows`` says whether its kernels with blocks of 16
+    rows mask those that A has not.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Template:
     on_gpus: bool = True
     on_cpus: bool = False
     alone: bool = False
+    masks_rows: bool = False
 
     tiled = False  # whether it is a single Triton kernel with TILES as tunables
     tma = False  # whether it loads its operands through tensor descriptors

@@ -113,6 +113,7 @@ TRITON_JOINED_MM = JoinedMm(
     TILES,
     "A Triton kernel for matmuls with the same A. The column of a program's tile says which B it reads, and B is not "
     "copied.",
+    masks_rows=True,
 )
 
 MAX_FEW_ROWS = 4  # maximum rows of A: all of them are in the registers of each program

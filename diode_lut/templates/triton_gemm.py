@@ -247,7 +247,7 @@ def _depths(problem: Problem) -> Iterator[tuple[int, int]]:
 
 _ABOUT = "A Triton kernel that computes C in tiles, and loads its operands with pointers."
 
-TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm", "int_mm"), PARAMETERS, _ABOUT)
+TRITON_MM = TritonGemm("triton_mm", ("mm", "addmm", "scaled_mm", "int_mm"), PARAMETERS, _ABOUT, masks_rows=True)
 TRITON_BMM = TritonGemm("triton_bmm", ("bmm", "baddbmm"), PARAMETERS, _ABOUT)
 TRITON_MM_PERSISTENT_TMA = PersistentTma(
     "triton_mm_persistent_tma",

@@ -47,7 +47,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     timings = write_dataset(made / "timings.msgpack", H200)
     for arguments in (("-o", made / "bare.html"), (timings, "-o", made / "page.html")):
         assert call("report", made / "mine.json", *arguments).exit_code == 0
-    names = "nvidia-h200-models", "padding/nvidia-h200-models", "few-rows/nvidia-h200"
+    names = "nvidia-h200-models", "padding/nvidia-h200-models", "few-rows/nvidia-h200", "few-rows/nvidia-h200-masked"
     measured = [TABLES / "datasets" / f"{name}.msgpack.zst" for name in names]
     assert call("report", TABLES / "nvidia-h200.json", *measured, "-o", made / "h200.html").exit_code == 0
     write_table(Table(H200, map(decode_entry, ROWS[:2])), made / "less.json")
