@@ -295,8 +295,8 @@ def masks_rows(rows: Any, block_m: int) -> bool:
     """Return whether a kernel should mask the rows of A, since Triton's smallest block may have more than A has.
 
     Inductor's template loads row ``i % M`` instead. So with one row, all programs load it 16 times from the same lines
-    of the L2 cache. On an H200 with cold weights of 3,072 x 2,048, the best kernel takes 8.4 us so, 6.8 us with a mask,
-    and the library 6.8 us. With 8 rows a mask changes nothing.
+    of the L2 cache. On an H200, kernels take 0.83 of their time with a mask for one row, in geometric mean, and 0.96
+    for 4 rows. With 8 rows a mask changes nothing.
     """
     return block_m == SMALLEST_BLOCK and not V.graph.sizevars.statically_known_multiple_of(rows, block_m)
 
