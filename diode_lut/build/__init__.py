@@ -124,14 +124,13 @@ def build(
     by ``noise`` (or ``epsilon``, if smaller): a config equal to aten would be slower in half of later measurements. If
     a problem has timings of the final stage, its others do not count. The times of each record are scaled such that
     aten takes the same in all records of a problem. Several times of a config become their median, and a failure rules
-    the config out. Timings of kernels that mask rows count instead of older ones. A row's range of sizes ends with its
-    measurements, and its config is good enough for all measured problems in it, except those of narrower rows.
-    Attention gets wide rows after these, for at least as many batches and heads as were measured, with a config not
-    slower than Inductor's own at the neighbouring lengths. Grouped matmuls get such rows for numbers of rows between
-    measured numbers. Rows for generated kernels have the config with the least mean loss in ranges of measured sizes.
-    Rows in float8 and int8 are for a single problem. Among equally good configs (within ``noise``), the choice of
-    ``previous`` wins, then aten, then a fixed order. Rows of ``previous`` with a note were written by people and stay.
-    The order of files, records and timings has no influence.
+    the config out. A row's range of sizes ends with its measurements, and its config is good enough for all measured
+    problems in it, except those of narrower rows. Attention gets wide rows after these, for at least as many batches
+    and heads as were measured, with a config not slower than Inductor's own at the neighbouring lengths. Grouped
+    matmuls get such rows for numbers of rows between measured numbers. Rows for generated kernels have the config with
+    the least mean loss in ranges of measured sizes. Rows in float8 and int8 are for a single problem. Among equally
+    good configs (within ``noise``), the choice of ``previous`` wins, then aten, then a fixed order. Rows of
+    ``previous`` with a note were written by people and stay. The order of files, records and timings has no influence.
 
     On a CPU, a config must be faster than aten in three quarters of its times, if it has three or more.
 

@@ -382,15 +382,14 @@ def current_records(
     for dataset in sorted(datasets, key=lambda each: each.header.benchmarker != SWEEP):
         is_current = dataset.header.benchmarker == SWEEP
         for record in records_of(dataset):
-            problem = record.problem
+            problem, timings = record.problem, record.timings
             if is_current:
                 again.add(problem)
-            if is_current or problem not in again or problem.m % SMALLEST_BLOCK == 0:
-                yield record
-            else:
-                timings = (timing for timing in record.timings if not _may_mask(timing.config))
-                yield record._replace(timings=tuple(timings))
-
-
-def _may_mask(config: Config) -> bool:
-    return config.kernel.masks_rows and config.tiles.block_m == SMALLEST_BLOCK
+            elif problem in again and problem.m % SMALLEST_BLOCK:
+                kept = (
+                    each
+                    for each in timings
+                    if not (each.config.kernel.masks_rows and each.config.tiles.block_m == SMALLEST_BLOCK)
+                )
+                timings = tuple(kept)
+            yield record._replace(timings=timings)

@@ -270,7 +270,9 @@ def _triton(
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
     if device.triton == "cuda" and config.kernel.masks_rows and masks_rows(inputs.mnk_symbolic()[0], tiles.block_m):
-        template = _masking_rows(template)
+        template = copy.copy(template)
+        template.template = _MaskingRows(template.template)
+        template._generated_code_cache = GeneratedCodeCache()  # type: ignore[no-untyped-call]  # not code without a mask
     alike = _but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
@@ -315,13 +317,6 @@ class _MaskingRows(NamedTuple):
             return load_input(name, *arguments, mask=mask, **named)
 
         return str(self.template.render(load_input=load, **names))
-
-
-def _masking_rows(template: TritonTemplate) -> TritonTemplate:
-    template = copy.copy(template)
-    template.template = _MaskingRows(template.template)
-    template._generated_code_cache = GeneratedCodeCache()  # type: ignore[no-untyped-call]  # not code without a mask
-    return template
 
 
 _LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
