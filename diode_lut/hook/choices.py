@@ -269,10 +269,11 @@ def _triton(
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), allows_tf32(inputs.dtype())
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
-    if device.triton == "cuda" and config.kernel.masks_rows and masks_rows(inputs.mnk_symbolic()[0], tiles.block_m):
+    if device.triton == "cuda" and config.kernel.masks_rows and tiles.block_m == SMALLEST_BLOCK:
+        m, n, _ = inputs.mnk_symbolic()
         template = copy.copy(template)
-        template.template = _MaskingRows(template.template)
-        template._generated_code_cache = GeneratedCodeCache()  # type: ignore[no-untyped-call]  # not code without a mask
+        template.template = _SmallBlocks(template.template, masks_rows(m, tiles.block_m), are_whole(n, tiles.block_n))
+        template._generated_code_cache = GeneratedCodeCache()  # type: ignore[no-untyped-call]  # not Inductor's code
     alike = _but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
         params = next(iter(heuristic.get_template_configs(inputs, op)), None)
@@ -300,23 +301,35 @@ def masks_rows(rows: Any, block_m: int) -> bool:
     of the L2 cache. On an H200, kernels take 0.83 of their time with a mask for one row, in geometric mean, and 0.96
     for 4 rows. With 8 rows a mask changes nothing.
     """
-    return block_m == SMALLEST_BLOCK and not V.graph.sizevars.statically_known_multiple_of(rows, block_m)
+    return block_m == SMALLEST_BLOCK and not are_whole(rows, block_m)
 
 
-class _MaskingRows(NamedTuple):
-    """Inductor's Jinja template for mm, whose load of A is masked by ``rm``, the rows of the block."""
+def are_whole(size: Any, block: int) -> bool:
+    """Return whether blocks are known to end where a size ends."""
+    return bool(V.graph.sizevars.statically_known_multiple_of(size, block))
+
+
+class _SmallBlocks(NamedTuple):
+    """Inductor's Jinja template for mm with blocks of 16 rows, which computes remainders of columns only if it has to.
+
+    Rows are ``masked``, or else blocks end where A ends. With M that is no constant, remainders by M and N are 207 of
+    309 instructions before the first load, and kernels take 0.93 to 0.99 of their time without them on an H200.
+    """
 
     template: Any
+    masked: bool
+    whole_n: bool
 
     def render(self, load_input: Callable[..., str], **names: Any) -> str:
-        """Return the code of a kernel."""
+        """Return the code of a kernel, whose mask of A is by ``rm``, the rows of the block."""
 
         def load(name: str, *arguments: Any, mask: str | None = None, **named: Any) -> str:
-            if name == "A":
+            if name == "A" and self.masked:
                 mask = "(rm < M)[:, None]" if mask is None else f"{mask} & (rm < M)[:, None]"
             return load_input(name, *arguments, mask=mask, **named)
 
-        return str(self.template.render(load_input=load, **names))
+        code = str(self.template.render(load_input=load, **names)).replace("rm % M", "rm")
+        return code.replace("rn % N", "rn") if self.whole_n else code
 
 
 _LOOP = re.compile(r"(?<=\brange\()(0, tl\.cdiv\()?K\b")  # the end of the loop along K, or its start if it counts down
@@ -380,7 +393,8 @@ def _but_for_its_width(config: Config, inputs: MMKernelInputs, op: str) -> _Alik
     if numbers.count(n) > 1 or n % _MULTIPLE or n < config.tiles.block_n:
         return None
     factors = [inputs.get_scalar(name) for name in ("alpha", "beta") if op == "addmm"]
-    return _Alike(int(n), (config, op, *factors, m, k, strides, inputs.dtypes(), inputs.out_dtype()))
+    whole = n % config.tiles.block_n == 0
+    return _Alike(int(n), (config, op, *factors, m, k, whole, strides, inputs.dtypes(), inputs.out_dtype()))
 
 
 def _may_run_codes() -> bool:

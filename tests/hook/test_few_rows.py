@@ -60,11 +60,13 @@ def test_rows_that_a_has_not_are_masked(
     def program(x: Tensor, v: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         return (linear(x, v), linear(x, w)) if joins else (linear(x, w, *[bias] * (op == "addmm")),)
 
-    x = Input((m, k), dynamic=(0,) * changes, most=4096 if changes else None)
-    (kernel,) = lower(program, x, *[Input((512, k))] * 2, Input((512,)), then=joined.join).triton_templates
+    x, n = Input((m, k), dynamic=(0,) * changes, most=4096 if changes else None), k // 2
+    (kernel,) = lower(program, x, *[Input((n, k))] * 2, Input((n,)), then=joined.join).triton_templates
     (load,) = (line for line in kernel.splitlines() if line.strip().startswith("a = tl.load("))
     mask = [line for line in kernel.splitlines() if "(rm < M)[:, None]" in line]
     assert (len(mask), "mask=" in load) == ((1, True) if masked or (changes and block == 16) else (0, k == 1000))
+    assert ("rm % M" in kernel) == (block != 16)
+    assert ("rn % N" in kernel) == (n % 64 > 0 or (block != 16 and not joins))
     assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
 
 

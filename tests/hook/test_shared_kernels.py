@@ -48,17 +48,27 @@ def launches(lowered: Lowered) -> list[tuple[str, int]]:
     return [(name, int(n)) for name, n in found]
 
 
+@pytest.mark.parametrize("block_m", [16, 64])
 @pytest.mark.parametrize("concatenated", [False, True])
-def test_one_kernel_for_many_widths(concatenated: bool, rows: Rows) -> None:
+def test_one_kernel_for_many_widths(concatenated: bool, block_m: int, rows: Rows) -> None:
     """Each launch has its N, and each result is where it would be."""
-    rows({"configs": [MM]})
+    rows({"configs": [triton("triton_mm", block_m, 64, 64)]})
     lowered = linears(WIDTHS, whole=(lambda results: torch.cat(results, 1)) if concatenated else list)
     (source,) = lowered.triton_templates
     assert f"N = {SHARED_N}\n" in source
+    assert ("rn % N" in source) == (block_m == 64)
     assert launches(lowered) == [("triton_tem_fused_0", width) for width in WIDTHS]
     stores = "idx_n + 1216*idx_m" if concatenated else "xindex"
     assert re.search(rf"tl\.store\(out_ptr0 \+ \(tl\.broadcast_to\({re.escape(stores)}, ", source)
     assert len(parts(lowered)) == (4 if concatenated else 0)
+
+
+def test_small_blocks_that_end_where_b_ends_have_a_kernel_of_their_own(rows: Rows) -> None:
+    """It has no remainders by N, which others need."""
+    rows({"configs": [triton("triton_mm", 16, 64, 64)]})
+    lowered = linears((*WIDTHS, *(width + 16 for width in WIDTHS)))
+    assert ["rn % N" in source for source in lowered.triton_templates] == [False, True]
+    assert len(launches(lowered)) == 8
 
 
 def test_the_argument_is_not_taken_for_a_size() -> None:
