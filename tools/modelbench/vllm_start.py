@@ -180,22 +180,30 @@ class Engine:
         Kernels that wait for other GPUs are left out.
         """
 
-        def times(*arguments: int) -> dict[str, list[float]]:
+        def times(*arguments: int) -> list[dict[str, list[float]]]:
             self.llm.collective_rpc(start_trace)
             self.generate(*arguments)
-            found: dict[str, list[float]] = self.llm.collective_rpc(stop_trace)[0]
-            return {name: each for name, each in found.items() if not _WAITING.search(name)}
+            both: list[dict[str, list[float]]] = self.llm.collective_rpc(stop_trace)[0]
+            return [{name: each for name, each in found.items() if not _WAITING.search(name)} for found in both]
 
         decodes = command == "decode"
-        found = times(count, PROMPT, FEW + TRACED) if decodes else times(1, count, 1)
+        found, apart = times(count, PROMPT, FEW + TRACED) if decodes else times(1, count, 1)
+        with_gaps = sum(map(sum, apart.values()))
         us = {name: sum(each) for name, each in found.items()}
         launches = Counter({name: len(each) for name, each in found.items()})
-        for name, each in times(count, PROMPT, FEW).items() if decodes else ():
+        fewer, apart = times(count, PROMPT, FEW) if decodes else ({}, {})
+        with_gaps -= sum(map(sum, apart.values()))
+        for name, each in fewer.items():
             us[name] = us.get(name, 0.0) - sum(each)
             launches[name] -= len(each)
         longest = nlargest(MOST_KERNELS, us, key=us.__getitem__)
         most = [[name[:100], launches[name], round(us[name], 1)] for name in longest]
-        return {"us": round(sum(us.values()), 1), "launches": launches.total(), "kernels": most}
+        return {
+            "us": round(sum(us.values()), 1),
+            "gaps_us": round(with_gaps, 1),
+            "launches": launches.total(),
+            "kernels": most,
+        }
 
     def check(self, sequences: int) -> dict[str, Any]:
         """Return the greedy tokens of each sequence, and the log-probability of each."""
@@ -219,17 +227,21 @@ def randomize(model: torch.nn.Module) -> None:
             parameter.data.fill_(1.0 if "norm" in name else 0.0)
 
 
+GAP_US = 4.0
+"""The longest gap between kernels of a CUDA graph. Else the GPU waits for the CPU."""
+
+
 def start_trace(worker: Any) -> None:
     """Trace the GPU's kernels of a worker."""
     worker.traced = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     worker.traced.start()
 
 
-def stop_trace(worker: Any) -> dict[str, list[float]]:
-    """Return the microseconds of each launch since the start, by the kernels' names."""
+def stop_trace(worker: Any) -> list[dict[str, list[float]]]:
+    """Return the microseconds of each launch since the start, by the kernels' names, without gaps between and with."""
     torch.cuda.synchronize()
     worker.traced.stop()
-    return kernel_times(worker.traced)
+    return [kernel_times(worker.traced), kernel_times(worker.traced, GAP_US)]
 
 
 if __name__ == "__main__":
