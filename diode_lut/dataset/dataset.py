@@ -386,10 +386,5 @@ def current_records(
             if is_current:
                 again.add(problem)
             elif problem in again and problem.m % SMALLEST_BLOCK:
-                kept = (
-                    each
-                    for each in timings
-                    if not (each.config.kernel.masks_rows and each.config.tiles.block_m == SMALLEST_BLOCK)
-                )
-                timings = tuple(kept)
+                timings = tuple(each for each in timings if not each.config.masks_rows)
             yield record._replace(timings=timings)

@@ -50,7 +50,7 @@ from diode_lut.hook.versions import (
 from diode_lut.hook.wrapper import can_branch, with_memory_in_any_thread
 from diode_lut.problem import BATCHED, INTEGER, NO_VARIANT, SCALED, Problem, Scaling
 from diode_lut.templates.config import ATEN, PADDED_OPS, Config, needed_pad, pad_multiple, pointer_gemm
-from diode_lut.templates.template import BLOCKS_K_OF_BYTES, SMALLEST_BLOCK, is_precise, register_complaints
+from diode_lut.templates.template import BLOCKS_K_OF_BYTES, is_precise, register_complaints
 
 Build = Callable[[Config], ChoiceCaller]  # makes the choice of a config without its ``pad``, or raises CannotRun
 
@@ -269,10 +269,12 @@ def _triton(
     extra, tf32 = heuristic.get_extra_kwargs(inputs, op), allows_tf32(inputs.dtype())
     if tf32 and not extra["ALLOW_TF32"] and is_on("force_same_precision"):  # until torch 2.12
         raise CannotRun("Inductor's setting force_same_precision allows no TF32 here, with which it was timed")
-    if device.triton == "cuda" and config.kernel.masks_rows and tiles.block_m == SMALLEST_BLOCK:
+    if device.triton == "cuda" and config.masks_rows:
         m, n, _ = inputs.mnk_symbolic()
         template = copy.copy(template)
-        template.template = _SmallBlocks(template.template, masks_rows(m, tiles.block_m), are_whole(n, tiles.block_n))
+        template.template = _SmallBlocks(
+            template.template, masked=not are_whole(m, tiles.block_m), whole_n=are_whole(n, tiles.block_n)
+        )
         template._generated_code_cache = GeneratedCodeCache()  # type: ignore[no-untyped-call]  # not Inductor's code
     alike = _but_for_its_width(config, inputs, op) if device.triton == "cuda" and op in ("mm", "addmm") else None
     with inductor_config.patch(max_autotune_gemm=True, max_autotune_prune_choices_based_on_shared_mem=False):
@@ -294,26 +296,19 @@ def _triton(
     return choice if alike is None else _with_shared_code(choice, alike)
 
 
-def masks_rows(rows: Any, block_m: int) -> bool:
-    """Return whether a kernel should mask the rows of A, since Triton's smallest block may have more than A has.
-
-    Inductor's template loads row ``i % M`` instead. So with one row, all programs load it 16 times from the same lines
-    of the L2 cache. On an H200, kernels take 0.83 of their time with a mask for one row, in geometric mean, and 0.96
-    for 4 rows. With 8 rows a mask changes nothing.
-    """
-    return block_m == SMALLEST_BLOCK and not are_whole(rows, block_m)
-
-
 def are_whole(size: Any, block: int) -> bool:
     """Return whether blocks are known to end where a size ends."""
     return bool(V.graph.sizevars.statically_known_multiple_of(size, block))
 
 
 class _SmallBlocks(NamedTuple):
-    """Inductor's Jinja template for mm with blocks of 16 rows, which computes remainders of columns only if it has to.
+    """Inductor's Jinja template for mm with blocks of 16 rows, which masks rows and computes only remainders it needs.
 
-    Rows are ``masked``, or else blocks end where A ends. With M that is no constant, remainders by M and N are 207 of
-    309 instructions before the first load, and kernels take 0.93 to 0.99 of their time without them on an H200.
+    Inductor's loads row ``i % M``. So with one row, all programs load it 16 times from the same lines of the L2 cache.
+    On an H200, kernels take 0.83 of their time with a mask for one row, in geometric mean, and 0.96 for 4 rows. With 8
+    rows a mask changes nothing. Rows are ``masked``, or else blocks end where A ends. With M that is no constant,
+    remainders by M and N are up to 200 of 300 instructions before the first load, and kernels take 0.93 to 0.99 of
+    their time without them.
     """
 
     template: Any

@@ -30,10 +30,10 @@ from diode_lut.decide.decide import MAX_SIZE_SAMPLED, Axis
 from diode_lut.decide.sources import Decision
 from diode_lut.hook.choices import (
     allows_tf32,
+    are_whole,
     fix_layout,
     in_force,
     is_on,
-    masks_rows,
     require_fit,
     require_settings_of_timings,
     require_templates,
@@ -459,13 +459,14 @@ def lower_measured(
     template = joined_template(count, bits, gated=gated, scaled=bool(scales))
     layout = ir.FixedLayout(device, dtype, [m, columns[0]])
     kernels = []
-    for high, config in parts:
-        options = options_of(Config.parse(config), m, columns, int(k)) | {
+    for high, written in parts:
+        config = Config.parse(written)
+        options = options_of(config, m, columns, int(k)) | {
             "BIASES": bits,
             "SAME_STRIDES": len(set(strides)) == 1,
             "ALLOW_TF32": allows_tf32(dtype),
+            "MASKED": config.masks_rows and not are_whole(m, config.tiles.block_m),
         }
-        options["MASKED"] = not options["FEW_ROWS"] and masks_rows(m, options["BLOCK_M"])
         if gated:
             tiles = options["TILES_N"] // count
             options |= {"AT_ONCE": count, "GATED": True, "GELU": variant == "geglu", "TILES_N": tiles}

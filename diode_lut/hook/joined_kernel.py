@@ -26,8 +26,7 @@ def joined_grid(m: Any, _n: Any, meta: dict[str, int], *, cdiv: Any) -> tuple[An
 
 
 # Triton wants a variable to have the same type in all branches, so ``tile * 0`` makes tensors of numbers. Numbers that
-# are the same for all B stay constants. The loop along K ends as in ``choices._with_short_code``. Blocks of 16 rows are
-# masked, or else end where A ends.
+# are the same for all B stay constants. The loop along K ends as in ``choices._with_short_code``.
 _SOURCE = """
     M = {{size("A", 0)}}
     K = {{size("A", 1)}}
@@ -87,7 +86,7 @@ _SOURCE = """
     stride_ak = {{stride("A", 1)}}
     rm = pid_m * BLOCK_M + tl.arange(0, BLOCK_M).to(INDEX_DTYPE)
     rn = pid_n * BLOCK_N + tl.arange(0, BLOCK_N).to(INDEX_DTYPE)
-{% if BLOCK_M == 16 %}
+{% if MASKED %}
     offs_a_m = rm
 {% else %}
     if ((stride_am == 1 and stride_ak == M) or (stride_am == K and stride_ak == 1)) and (M >= BLOCK_M and K > 1):

@@ -30,7 +30,16 @@ from diode_lut.templates.flex_attention import (
     TRITON_FLEX_DECODING,
 )
 from diode_lut.templates.generated import LOOPED_REDUCTION, PERSISTENT_REDUCTION, POINTWISE, SPLIT_REDUCTION
-from diode_lut.templates.template import CPP_GEMM, DECOMPOSE_K, DEFAULT_CONFIG, LIBRARY, PAD, Template, Tiles
+from diode_lut.templates.template import (
+    CPP_GEMM,
+    DECOMPOSE_K,
+    DEFAULT_CONFIG,
+    LIBRARY,
+    PAD,
+    SMALLEST_BLOCK,
+    Template,
+    Tiles,
+)
 from diode_lut.templates.together import QUACK_GEMM, TRITON_FEW_ROWS, TRITON_JOINED_MM
 from diode_lut.templates.triton_gemm import TRITON_BMM, TRITON_GROUPED_MM, TRITON_MM, TRITON_MM_PERSISTENT_TMA
 
@@ -147,6 +156,15 @@ class Config(NamedTuple):
     def with_tiles(self, tiles: Tiles) -> Config:
         """Return the config with other tiles. The template must be tiled."""
         return Config(self.template, (*tiles, *self.params[len(tiles) :]))
+
+    @property
+    def masks_rows(self) -> bool:
+        """Whether its kernel masks rows that A has not: with blocks of 16 rows, and steps of at most 128 along K.
+
+        With a step of 256 and two warps, a masked kernel takes up to 1.6 times as long, because the assembler then
+        computes each address right before its load.
+        """
+        return self.kernel.masks_rows and self.tiles.block_m == SMALLEST_BLOCK and self.tiles.block_k <= 128
 
     @property
     def k_split(self) -> int:

@@ -424,8 +424,9 @@ def test_padding_is_said_where_each_problem_has_another_best_one(tmp_path: Path)
 def test_kernels_that_changed_count_as_they_were_timed_since(
     tmp_path: Path, order: int, m: int, found: tuple[Config, float]
 ) -> None:
-    """Of blocks with rows that A has not, older times do not count if the problem was timed again, in any file."""
-    old = [record(size, {ATEN: 100.0, A: 50.0, B: 80.0}) for size in (m, 500)]
+    """Of kernels that mask rows, older times do not count if the problem was timed again, in any file."""
+    unmasked = Config("triton_mm", (16, 64, 256, 8, 3, 4))
+    old = [record(size, {ATEN: 100.0, A: 50.0, B: 80.0, unmasked: 85.0}) for size in (m, 500)]
     new = [record(m, {ATEN: 100.0, A: 90.0 if m % 16 else 70.0})]
     before = stored(tmp_path / "old", old, HEADER._replace(benchmarker="diode_lut sweep 1"))
     datasets = [before, stored(tmp_path / "new", new, HEADER._replace(benchmarker=SWEEP))][::order]
@@ -433,6 +434,7 @@ def test_kernels_that_changed_count_as_they_were_timed_since(
     best, ns = found
     assert again is not None
     assert again.best == Candidate(best, round(100_000 / ns))
+    assert (unmasked in again.configs) == (best == B)  # 85 is near 80, but not near 60
     assert once is not None
     assert once.best.config == A
 

@@ -46,16 +46,19 @@ def test_row_makes_its_kernel(
     assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
 
 
-@pytest.mark.parametrize(("m", "block", "masked"), [(1, 16, True), (17, 16, True), (32, 16, False), (17, 32, False)])
+@pytest.mark.parametrize(
+    ("m", "block", "step", "masked"),
+    [(1, 16, 64, True), (17, 16, 64, True), (32, 16, 64, False), (17, 32, 64, False), (1, 16, 256, False)],
+)
 @pytest.mark.parametrize("k", [1024, 1000])
 @pytest.mark.parametrize("op", ["mm", "addmm", "joined_mm"])
 @pytest.mark.parametrize("changes", [False, True])
 def test_rows_that_a_has_not_are_masked(
-    rows: Rows, tmp_path: Path, op: str, m: int, k: int, block: int, masked: bool, changes: bool
+    rows: Rows, tmp_path: Path, op: str, m: int, k: int, block: int, step: int, masked: bool, changes: bool
 ) -> None:
-    """Blocks of 16 rows load no row of A twice, and larger ones do as Inductor's."""
-    joins = op == "joined_mm"
-    rows({"op": op, "configs": [triton("triton_joined_mm" if joins else "triton_mm", block, 64, 64)]})
+    """Blocks of 16 rows and short steps load no row of A twice, and compute no remainder without need."""
+    joins, small = op == "joined_mm", block == 16 and step == 64
+    rows({"op": op, "configs": [triton("triton_joined_mm" if joins else "triton_mm", block, 64, step)]})
 
     def program(x: Tensor, v: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         return (linear(x, v), linear(x, w)) if joins else (linear(x, w, *[bias] * (op == "addmm")),)
@@ -64,9 +67,10 @@ def test_rows_that_a_has_not_are_masked(
     (kernel,) = lower(program, x, *[Input((n, k))] * 2, Input((n,)), then=joined.join).triton_templates
     (load,) = (line for line in kernel.splitlines() if line.strip().startswith("a = tl.load("))
     mask = [line for line in kernel.splitlines() if "(rm < M)[:, None]" in line]
-    assert (len(mask), "mask=" in load) == ((1, True) if masked or (changes and block == 16) else (0, k == 1000))
-    assert ("rm % M" in kernel) == (block != 16)
-    assert ("rn % N" in kernel) == (n % 64 > 0 or (block != 16 and not joins))
+    masked = masked or (changes and small)
+    assert (len(mask), "mask=" in load) == ((1, True) if masked else (0, k == 1000))
+    assert ("rm % M" in kernel) == (not masked if joins else not small)
+    assert ("rn % N" in kernel) == (n % 64 > 0 or (not small and not joins))
     assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
 
 
