@@ -118,8 +118,8 @@ class Template:
 
     ``parameters`` are in the order in which ``Config.params`` holds their values, the optional ones last. ``about``
     describes the kernel in a sentence, for the schema. ``on_gpus`` and ``on_cpus`` say where there is such a kernel,
-    and ``alone`` whether a sweep tries it without tunables. ``masks_rows`` says whether its small blocks mask rows that A
-    has not.
+    and ``alone`` whether a sweep tries it without tunables. ``masks_rows`` says whether its small blocks mask rows that
+    A has not.
     """
 
     name: str
