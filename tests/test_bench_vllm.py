@@ -2,6 +2,7 @@
 
 import runpy
 import threading
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -9,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from bench_vllm import Gate
 from modelbench import vllm_start
 from modelbench.records import Record
@@ -99,3 +101,44 @@ def test_workers_can_import_what_they_are_sent(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(vllm_start, "main", lambda: started.append(vllm_start.randomize.__module__))
     runpy.run_module("modelbench.vllm_start", run_name="__main__")
     assert started == ["modelbench.vllm_start"]
+
+
+class Worker:
+    """A worker as vLLM's executors call it, which runs a step on the CPU."""
+
+    traced: vllm_start.Trace
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def execute_model(self, scheduled: Any) -> str:
+        """Note a step, and return what it computes."""
+        self.done.append(f"{scheduled.total_num_scheduled_tokens} tokens of {len(scheduled.num_scheduled_tokens)}")
+        return self.done[-1]
+
+
+def steps_of(worker: Worker, *steps: tuple[int, int]) -> None:
+    """Let a worker execute steps with so many tokens of so many sequences."""
+    for tokens, sequences in steps:
+        scheduled = SimpleNamespace(
+            total_num_scheduled_tokens=tokens, num_scheduled_tokens=dict.fromkeys(range(sequences), 1)
+        )
+        assert worker.execute_model(scheduled) == f"{tokens} tokens of {sequences}"
+
+
+def test_only_steps_with_all_sequences_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace of decoding begins with the first step that decodes a token of each sequence, and ends in time."""
+    at: list[tuple[str, int]] = []
+    worker = Worker()
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    for name in ("start", "stop"):
+        monkeypatch.setattr(torch.profiler.profile, name, lambda _, name=name: at.append((name, len(worker.done))))
+    vllm_start.start_trace(worker, 8)
+    steps_of(worker, (96, 3), (163, 8), *[(8, 8)] * vllm_start.TRACED)
+    assert at == [("start", 2)]
+    steps_of(worker, (8, 8), (7, 7))
+    assert at == [("start", 2), ("stop", 2 + vllm_start.TRACED)]
+    vllm_start.start_trace(worker, 8)
+    steps_of(worker, (8, 8), (7, 7))
+    with pytest.raises(RuntimeError, match="1 steps decoded"):
+        vllm_start.stop_trace(worker)

@@ -178,11 +178,8 @@ class Benchmark:
                 task: {way: [round(each["seconds"], 6) for each in taken[way]] for way in taken}
                 for task, taken in seconds.items()
             },
-            **{
-                field: {
-                    task: {way: [each[name] for each in taken[way]] for way in taken} for task, taken in traces.items()
-                }
-                for field, name in (("kernels_us", "us"), ("kernels_and_gaps_us", "gaps_us"))
+            "kernels_us": {
+                task: {way: [each["us"] for each in taken[way]] for way in taken} for task, taken in traces.items()
             },
             "kernels": {task: {way: taken[way][-1] for way in taken} for task, taken in traces.items()},
         }
@@ -370,7 +367,7 @@ def _line_of(record: Record) -> str:
         return f"{name}: failed: {record['failed']}"
     parts = [f"start {record[WITHOUT]['start_s']:.1f} s, {record[WITH]['start_s']:.1f} s with"]
     parts.append(f"torch.compile {record[WITHOUT]['compile_s']} s, {record[WITH]['compile_s']} s with")
-    for words, field in (("", "seconds"), ("kernels of ", "kernels_us"), ("with gaps ", "kernels_and_gaps_us")):
+    for words, field in (("", "seconds"), ("kernels of ", "kernels_us")):
         for task, taken in record.get(field, {}).items():
             parts.append(f"{words}{task} {median(taken[WITHOUT]) / median(taken[WITH]):.3f}")
     return f"{name}: {'; '.join(parts)}; {record['apart']}; {record.get('answered')}"

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from heapq import nlargest
 from pathlib import Path
@@ -101,7 +100,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """The models' configurations, as they are published."""
 
-PROMPT, FEW, MANY = 32, 8, 72  # tokens of each prompt, and of the two generations that are subtracted
+PROMPT, FEW, MANY = 32, 8, 72  # tokens of each prompt, and of the two generations whose seconds are subtracted
 DECODED = MANY - FEW  # tokens that a measurement of decoding tells the seconds of, for each sequence
 TRACED, MOST_KERNELS = 16, 25  # such tokens of a trace, and how many of the longest kernels it names
 _WAITING = re.compile("nccl|cross_device_reduce")  # parts of the names of kernels that wait for other GPUs
@@ -179,31 +178,15 @@ class Engine:
 
         Kernels that wait for other GPUs are left out.
         """
-
-        def times(*arguments: int) -> list[dict[str, list[float]]]:
-            self.llm.collective_rpc(start_trace)
-            self.generate(*arguments)
-            both: list[dict[str, list[float]]] = self.llm.collective_rpc(stop_trace)[0]
-            return [{name: each for name, each in found.items() if not _WAITING.search(name)} for found in both]
-
         decodes = command == "decode"
-        found, apart = times(count, PROMPT, FEW + TRACED) if decodes else times(1, count, 1)
-        with_gaps = sum(map(sum, apart.values()))
-        us = {name: sum(each) for name, each in found.items()}
-        launches = Counter({name: len(each) for name, each in found.items()})
-        fewer, apart = times(count, PROMPT, FEW) if decodes else ({}, {})
-        with_gaps -= sum(map(sum, apart.values()))
-        for name, each in fewer.items():
-            us[name] = us.get(name, 0.0) - sum(each)
-            launches[name] -= len(each)
+        self.llm.collective_rpc(start_trace, args=(count if decodes else 0,))
+        self.generate(*((count, PROMPT, MANY) if decodes else (1, count, 1)))
+        found: dict[str, list[float]] = self.llm.collective_rpc(stop_trace)[0]
+        times = {name: each for name, each in found.items() if not _WAITING.search(name)}
+        us = {name: sum(each) for name, each in times.items()}
         longest = nlargest(MOST_KERNELS, us, key=us.__getitem__)
-        most = [[name[:100], launches[name], round(us[name], 1)] for name in longest]
-        return {
-            "us": round(sum(us.values()), 1),
-            "gaps_us": round(with_gaps, 1),
-            "launches": launches.total(),
-            "kernels": most,
-        }
+        most = [[name[:100], len(times[name]), round(us[name], 1)] for name in longest]
+        return {"us": round(sum(us.values()), 1), "launches": sum(map(len, times.values())), "kernels": most}
 
     def check(self, sequences: int) -> dict[str, Any]:
         """Return the greedy tokens of each sequence, and the log-probability of each."""
@@ -227,21 +210,54 @@ def randomize(model: torch.nn.Module) -> None:
             parameter.data.fill_(1.0 if "norm" in name else 0.0)
 
 
-GAP_US = 4.0
-"""The longest gap between kernels of a CUDA graph. Else the GPU waits for the CPU."""
+class Trace:
+    """A trace of a worker's GPU kernels: of all steps, or of the first ``TRACED`` that decode a token of each sequence.
+
+    Steps with some of the sequences come before these, and differ from run to run. vLLM's executors look the worker's
+    ``execute_model`` up for each step.
+    """
+
+    def __init__(self, worker: Any, sequences: int) -> None:
+        self._worker, self._sequences, self._steps = worker, sequences, 0
+        self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        if sequences:
+            worker.execute_model = self._execute_model
+        else:
+            self._profile.start()
+
+    def _execute_model(self, scheduled: Any) -> Any:
+        if self._steps == TRACED:
+            self._stop()
+            del self._worker.execute_model  # the method of its class takes over
+        elif len(scheduled.num_scheduled_tokens) == scheduled.total_num_scheduled_tokens == self._sequences:
+            if self._steps == 0:
+                torch.cuda.synchronize()
+                self._profile.start()
+            self._steps += 1
+        return type(self._worker).execute_model(self._worker, scheduled)
+
+    def _stop(self) -> None:
+        torch.cuda.synchronize()
+        self._profile.stop()
+
+    def end(self) -> dict[str, list[float]]:
+        """Return the microseconds of each launch, by the kernels' names."""
+        if not self._sequences:
+            self._stop()
+        elif self._steps < TRACED:
+            raise RuntimeError(f"{self._steps} steps decoded a token of each sequence, not {TRACED}")
+        return kernel_times(self._profile)
 
 
-def start_trace(worker: Any) -> None:
-    """Trace the GPU's kernels of a worker."""
-    worker.traced = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-    worker.traced.start()
+def start_trace(worker: Any, sequences: int) -> None:
+    """Trace a worker's kernels, those of decoding if there is a number of sequences."""
+    worker.traced = Trace(worker, sequences)
 
 
-def stop_trace(worker: Any) -> list[dict[str, list[float]]]:
-    """Return the microseconds of each launch since the start, by the kernels' names, without gaps between and with."""
-    torch.cuda.synchronize()
-    worker.traced.stop()
-    return [kernel_times(worker.traced), kernel_times(worker.traced, GAP_US)]
+def stop_trace(worker: Any) -> dict[str, list[float]]:
+    """End a worker's trace, and return the times of its kernels."""
+    found: dict[str, list[float]] = worker.traced.end()
+    return found
 
 
 if __name__ == "__main__":
