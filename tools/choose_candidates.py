@@ -21,6 +21,7 @@ from diode_lut.files import write_atomically
 from diode_lut.measure.tasks import PATH, of_two_bytes, read_default_search_space
 from diode_lut.problem import ATTENTION, BATCHED, ITEMSIZES
 from diode_lut.templates.config import Config
+from diode_lut.templates.triton_gemm import ONE_KERNEL, TritonGemm
 
 NEAR = 1.02
 NEEDED = 3
@@ -52,7 +53,8 @@ def main(paths: list[Path]) -> None:
 def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
     """The factors of the swept problems: of GEMMs without a batch, of those with one, and of each op of attention.
 
-    Configs of elements of one byte count as those of two bytes that stand for them.
+    Configs of elements of one byte count as those of two bytes that stand for them, and those of small blocks, which
+    have the same kernel with any number of warps, as those with 2 warps.
     """
     kinds: dict[str | bool, list[Factors]] = {}
     for record in records:
@@ -65,7 +67,10 @@ def swept(records: Iterable[Record]) -> Iterator[list[Factors]]:
 
 
 def _as_swept(dtype: str, config: Config) -> Config:
-    return of_two_bytes(dtype, config) if ITEMSIZES[dtype] == 1 else config
+    config = of_two_bytes(dtype, config) if ITEMSIZES[dtype] == 1 else config
+    if isinstance(config.kernel, TritonGemm) and config.tiles.block_m * config.tiles.block_n <= ONE_KERNEL:
+        return config.with_tiles(config.tiles._replace(num_warps=2))
+    return config
 
 
 def choose(problems: Sequence[Factors]) -> list[Config]:

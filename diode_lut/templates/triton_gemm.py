@@ -98,6 +98,12 @@ mean of 132 scaled_mm with scales of rows (at most 23 %), and by 1.5 % of 44 mm 
 
 _WIDE_ROWS = 128  # with more bytes along K, a block of a large GEMM only takes shared memory from stages
 _LARGE_AREA = 128 * 256  # the largest block whose accumulator fits in the registers of eight warps
+ONE_KERNEL = 16 * 32
+"""The area of blocks up to which Inductor makes the same kernel with 2 warps and more: a warp for 256 elements."""
+
+_WARPS = ((ONE_KERNEL, (2,)), (32 * 32, (2, 4)), (64 * 128 - 1, (4,)), (128 * 128, (4, 8)), (_LARGE_AREA, (8,)))
+"""Warps to try, by the largest area of a block."""
+
 _FULL_WAVES, _MEDIUM_AREA = 8, 64 * 64  # so many waves of such blocks fill a GPU: smaller blocks only lose there
 
 
@@ -158,9 +164,7 @@ class TritonGemm(Template):
             area = block_m * block_n
             if area > _LARGE_AREA or (large and area < _MEDIUM_AREA and min(problem.m, problem.n) >= 64):
                 continue
-            all_warps = (
-                (2, 4) if area <= 32 * 32 else (4,) if area < 64 * 128 else (4, 8) if area <= 128 * 128 else (8,)
-            )
+            all_warps = next(warps for most, warps in _WARPS if area <= most)
             for block_k, stages in _depths(problem):
                 if area >= _MEDIUM_AREA and block_k * itemsize > 2 * _WIDE_ROWS:
                     continue
