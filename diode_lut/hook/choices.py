@@ -388,7 +388,7 @@ def _but_for_its_width(config: Config, inputs: MMKernelInputs, op: str) -> _Alik
     if numbers.count(n) > 1 or n % _MULTIPLE or n < config.tiles.block_n:
         return None
     factors = [inputs.get_scalar(name) for name in ("alpha", "beta") if op == "addmm"]
-    whole = n % config.tiles.block_n == 0
+    whole = config.masks_rows and n % config.tiles.block_n == 0
     return _Alike(int(n), (config, op, *factors, m, k, whole, strides, inputs.dtypes(), inputs.out_dtype()))
 
 

@@ -63,11 +63,14 @@ def test_one_kernel_for_many_widths(concatenated: bool, block_m: int, rows: Rows
     assert len(parts(lowered)) == (4 if concatenated else 0)
 
 
-def test_small_blocks_that_end_where_b_ends_have_a_kernel_of_their_own(rows: Rows) -> None:
-    """It has no remainders by N, which others need."""
-    rows({"configs": [triton("triton_mm", 16, 64, 64)]})
+@pytest.mark.parametrize(("block_m", "remainders"), [(16, [False, True]), (64, [True])])
+def test_small_blocks_that_end_where_b_ends_have_their_own_kernel(
+    rows: Rows, block_m: int, remainders: list[bool]
+) -> None:
+    """It has no remainders by N, which others need. Larger blocks share one."""
+    rows({"configs": [triton("triton_mm", block_m, 64, 64)]})
     lowered = linears((*WIDTHS, *(width + 16 for width in WIDTHS)))
-    assert ["rn % N" in source for source in lowered.triton_templates] == [False, True]
+    assert ["rn % N" in source for source in lowered.triton_templates] == remainders
     assert len(launches(lowered)) == 8
 
 
