@@ -118,7 +118,7 @@ class Worker:
 
 
 def steps_of(worker: Worker, *steps: tuple[int, int]) -> None:
-    """Let a worker execute steps with so many tokens of so many sequences."""
+    """Execute steps, each given by its numbers of tokens and sequences."""
     for tokens, sequences in steps:
         scheduled = SimpleNamespace(
             total_num_scheduled_tokens=tokens, num_scheduled_tokens=dict.fromkeys(range(sequences), 1)
