@@ -306,7 +306,8 @@ def _user_tier(hardware: Hardware, named: Sequence[str | Table]) -> Tier:
 
 def _model_tier(hardware: Hardware, own: Iterable[str | Model]) -> Tier:
     shipped = [file for file in _shipped(_MODELS) if file.hardware.same_arch(hardware)]
-    shipped.sort(key=lambda file: not file.hardware.same_device(hardware))
+    # A model of fewer problems is asked first: its name goes on where the other's ends
+    shipped.sort(key=lambda file: (not file.hardware.same_device(hardware), file.path.name))
     models, left_out = [], []
     named = tuple(own)
     for place, file in enumerate((*named, *(str(file.path) for file in shipped))):

@@ -19,7 +19,14 @@ from diode_lut.build.measurements import combined, config_order
 from diode_lut.dataset import Record
 from diode_lut.hardware import Hardware
 from diode_lut.model import Kind, drawn_as
-from diode_lut.model.features import PROBLEM_FEATURES, Candidates, config_features, family_of, problem_features
+from diode_lut.model.features import (
+    PROBLEM_FEATURES,
+    Candidates,
+    config_features,
+    family_of,
+    problem_features,
+    tiles_of,
+)
 from diode_lut.problem import BATCHED, NO_EPILOGUE, OF_BYTES, Problem, contiguous_align
 from diode_lut.templates.config import ATEN, Config
 from diode_lut.templates.template import GROUP_M
@@ -102,7 +109,7 @@ def choose(targets: Sequence[Target]) -> list[Config]:
         family = [target for target in targets if (target.problem.op in BATCHED) is batched]
         if family:
             chosen.update(_cover(family))
-    return sorted(chosen, key=lambda config: (not config.kernel.tiled, config_order(config)))
+    return sorted(chosen, key=lambda config: (tiles_of(config) is None, config_order(config)))
 
 
 def _cover(targets: Sequence[Target]) -> list[Config]:

@@ -8,6 +8,7 @@ without models must not need NumPy.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from diode_lut.problem import (
     ALIGNS,
     BATCHED,
     DTYPES,
+    ITEMSIZES,
     LAYOUTS,
     MAX_SIZE,
     NO_EPILOGUE,
@@ -29,6 +31,7 @@ from diode_lut.problem import (
     OF_BYTES,
     OPS,
     RANKED,
+    ROW_BYTES,
     Problem,
 )
 from diode_lut.table import Range, of_kind
@@ -207,8 +210,9 @@ MIN_PROBLEMS = 4  # minimum number of training problems of a known kind
 class Kind(NamedTuple):
     """Problems of one op, dtype, layout, alignment, epilogue and variant, with the sizes the model knows.
 
-    All known kinds of one dtype, class and variant share their ranges, those with a batch and those without apart,
-    because the network learns about sizes from other ops, layouts and alignments as well.
+    If all N or K were multiples of as many elements as a thread loads at once, or of half or a quarter, the model knows
+    only such. All known kinds of one dtype, class and variant share these multiples and their ranges, those with a
+    batch and those without apart, because the network learns about sizes from other ops, layouts and alignments too.
     """
 
     op: str
@@ -221,11 +225,13 @@ class Kind(NamedTuple):
     k: Range
     epilogue: str = NO_EPILOGUE
     variant: str = NO_VARIANT
+    n_multiple: int = 1
+    k_multiple: int = 1
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Kind:
         """Return the kind of ``{"op": ..., "m": [low, high], ...}``. Epilogue and variant may be left out if there is
-        none.
+        none, and multiples of 1.
 
         Anything else raises ProblemError, KeyError, TypeError or ValueError.
         """
@@ -236,6 +242,8 @@ class Kind(NamedTuple):
                 raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
             ranges[name] = low, high
         kind = cls(**{**fields, **ranges})
+        if any(type(multiple) is not int or multiple < 1 for multiple in (kind.n_multiple, kind.k_multiple)):
+            raise ProblemError(f"multiples: {kind.n_multiple!r} of n and {kind.k_multiple!r} of k are not from 1 on")
         b, m, n, k = (least for least, _ in kind.sizes)
         Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, b, m, n, k, kind.epilogue, kind.variant)
         return kind
@@ -243,7 +251,7 @@ class Kind(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the fields ``from_json`` takes."""
         fields = self._asdict()
-        nothing = {"epilogue": NO_EPILOGUE, "variant": NO_VARIANT}
+        nothing = {"epilogue": NO_EPILOGUE, "variant": NO_VARIANT, "n_multiple": 1, "k_multiple": 1}
         return {name: value for name, value in fields.items() if value != nothing.get(name)}
 
     @property
@@ -257,10 +265,13 @@ class Kind(NamedTuple):
         return self.b, self.m, self.n, self.k
 
     def outside(self, problem: Problem) -> str:
-        """Describe the first size of the problem out of range. Empty if there is none."""
+        """Describe the first size of the problem that the model does not know. Empty if there is none."""
         for name, size, (low, high) in zip(_SIZES, problem.sizes, self.sizes, strict=True):
             if not low <= size <= high:
                 return f"{name}={size} is outside {low} to {high}"
+        for name, size, multiple in (("n", problem.n, self.n_multiple), ("k", problem.k, self.k_multiple)):
+            if size % multiple:
+                return f"{name}={size} is no multiple of {multiple}"
         return ""
 
 
@@ -275,10 +286,15 @@ def kinds_of(problems: Iterable[Problem]) -> list[Kind]:
     for (op, dtype, _, _, epilogue, variant), sizes in known.items():
         together[dtype, op in BATCHED, epilogue, variant] += sizes
     ranges = {group: [(min(each), max(each)) for each in zip(*sizes, strict=True)] for group, sizes in together.items()}
+    multiples = {
+        group: [math.gcd(*each, ROW_BYTES // ITEMSIZES[group[0]]) for each in zip(*sizes, strict=True)]
+        for group, sizes in together.items()
+    }
     return [
-        Kind(op, dtype, layout, align, b, m, n, k, epilogue, variant)
+        Kind(op, dtype, layout, align, b, m, n, k, epilogue, variant, n_multiple, k_multiple)
         for op, dtype, layout, align, epilogue, variant in known
-        for b, m, n, k in [ranges[dtype, op in BATCHED, epilogue, variant]]
+        for group in [(dtype, op in BATCHED, epilogue, variant)]
+        for (b, m, n, k), (_, _, n_multiple, k_multiple) in [(ranges[group], multiples[group])]
     ]
 
 

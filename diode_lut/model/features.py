@@ -30,7 +30,8 @@ from diode_lut.problem import (
     letters,
 )
 from diode_lut.templates.config import ATEN, Config
-from diode_lut.templates.template import SomeProblems
+from diode_lut.templates.template import SomeProblems, Tiles
+from diode_lut.templates.together import MAX_FEW_ROWS, FewRows
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -142,24 +143,31 @@ def config_features(configs: Sequence[Config]) -> Floats:
     """Return CONFIG_FEATURES, a column per config."""
     rows = []
     for config in configs:
-        kernel = config.kernel
+        kernel, tiles = config.kernel, tiles_of(config)
         flags = [config == ATEN, kernel.tiled, kernel.tma, config.k_split > 1]
-        if not kernel.tiled:
+        if tiles is None:
             rows.append([*flags, *[0.0] * (len(CONFIG_FEATURES) - len(flags) - 1), *log2([config.k_split])])
             continue
-        block_m, block_n, block_k, group_m, num_stages, num_warps = config.tiles
+        block_m, block_n, block_k, group_m, num_stages, num_warps = tiles
         tile = block_m * block_n
         logarithms = log2((block_m, block_n, block_k, group_m, num_warps, tile, tile / num_warps, config.k_split))
         rows.append([*flags, *logarithms[:4], num_stages, *logarithms[4:]])
     return np.array(rows, np.float32).T
 
 
+def tiles_of(config: Config) -> Tiles | None:
+    """Return the tiles of a config, for few rows those for as many rows as possible, or None if it has no tiles."""
+    if config.kernel.tiled:
+        return config.tiles
+    return config.kernel.tiles(config.params, MAX_FEW_ROWS) if isinstance(config.kernel, FewRows) else None
+
+
 class Tiling:
-    """The tiled candidates, which come first, and the parts of their joint features without the problem's sizes."""
+    """The candidates with tiles, which come first, and what their joint features need besides the problem's sizes."""
 
     def __init__(self, configs: Sequence[Config], architecture: Architecture) -> None:
-        tiled = [config.tiles for config in configs if config.kernel.tiled]
-        assert all(config.kernel.tiled for config in configs[: len(tiled)]), "tiled candidates come first"
+        tiled = [tiles for tiles in map(tiles_of, configs) if tiles is not None]
+        assert all(map(tiles_of, configs[: len(tiled)])), "candidates with tiles come first"
         self.candidates, self.count = len(configs), len(tiled)
         columns = np.array(tiled, np.float32).reshape(-1, 6).T
         self.block_m, self.block_n, self.block_k, _, self.stages, self.warps = columns
@@ -237,7 +245,7 @@ class Candidates:
             for kernel in dict.fromkeys(config.kernel for config in configs)
         ]
         self._k_splits = np.array([config.k_split for config in configs], np.int64)
-        self._block_k = np.array([config.tiles.block_k if config.kernel.tiled else 0 for config in configs], np.int64)
+        self._block_k = np.array([tiles.block_k if tiles else 0 for tiles in map(tiles_of, configs)], np.int64)
         self._launchable: dict[SomeProblems, Flags] = {}
 
     def applicable(self, problem: Problem) -> Flags:

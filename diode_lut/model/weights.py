@@ -17,7 +17,7 @@ from diode_lut.errors import ModelError, ProblemError
 from diode_lut.files import read_finished, write_atomically
 from diode_lut.hardware import Hardware, architecture
 from diode_lut.model import KEY, MAX_WEIGHTS_BYTES, Kind, Split, metadata_of, ranking, read_bytes
-from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION
+from diode_lut.model.features import CONFIG_FEATURES, JOINT_FEATURES, PROBLEM_FEATURES, VERSION, tiles_of
 from diode_lut.model.generated import KernelModel
 from diode_lut.templates.config import ATEN, Config
 
@@ -80,9 +80,9 @@ def _decoded(data: bytes, path: Path) -> ranking.Model:
             raise ProblemError("candidates: a config is repeated")
         if any(config.pad > 1 for config in candidates):
             raise ProblemError("candidates: one has a pad, but the model adds paddings itself")
-        tiled = [config.kernel.tiled for config in candidates]
-        if tiled != sorted(tiled, reverse=True):
-            raise ProblemError("candidates: tiled configs do not come first")
+        without = [tiles_of(config) is None for config in candidates]
+        if without != sorted(without):
+            raise ProblemError("candidates: configs with tiles do not come first")
         device, weights = Hardware.from_json(metadata["hardware"]), _weights(tensors, len(candidates), path)
         kinds = [Kind.from_json(fields) for fields in metadata["kinds"]]
         if len({kind.key for kind in kinds}) < len(kinds):

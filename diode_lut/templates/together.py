@@ -20,6 +20,7 @@ from diode_lut.problem import (
     GATED,
     ITEMSIZES,
     JOINED,
+    NO_EPILOGUE,
     PRODUCTS,
     Problem,
     least_itemsize,
@@ -136,8 +137,11 @@ class FewRows(JoinedMm):
 
     def search(self, problem: Problem, hardware: Hardware) -> Iterator[Params]:
         """Yield params for few rows, if B is column-major: the kernel reads columns of B."""
+        yield from _SEARCH_OF_FEW if self.can_pay(problem) else ()
+
+    def can_pay(self, problem: Problem) -> bool:
         _, letter_b = letters(problem.layout)
-        yield from _SEARCH_OF_FEW if problem.m <= MAX_FEW_ROWS and letter_b == "t" else ()
+        return problem.m <= MAX_FEW_ROWS and letter_b == "t" and problem.epilogue == NO_EPILOGUE
 
     def _faults(self, params: Params, rows: int, *others: Any) -> Iterator[Complaint]:
         if rows > MAX_FEW_ROWS:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import diode_lut
 from diode_lut.hook import joined
 from tests.fake_cuda import Input, compile_triton, lower
 from tests.hook.test_guards import triton
@@ -44,6 +45,15 @@ def test_row_makes_its_kernel(
     assert lowered.extern == []
     assert "tl.dot" not in kernel
     assert "cp.async" in compile_triton(kernel, tmp_path).asm["ptx"]
+
+
+@pytest.mark.parametrize(("m", "n", "changes"), [(1, 1792, False), (3, 5376, False), (3, 5376, True)])
+def test_the_shipped_model_answers(m: int, n: int, changes: bool) -> None:
+    """For a layer that no table has, it chooses a kernel for few rows, or masked blocks, also if M may change."""
+    x, weight = Input((m, 7168 - n), dynamic=(0,) * changes, most=8 if changes else None), Input((n, 7168 - n))
+    with diode_lut.config.patch(tables=(), tiers=("device", "same_arch", "model")):
+        (kernel,) = lower(linear, x, weight).triton_templates
+    assert [sign in kernel for sign in ("tl.dot", "rm < M")] == [n > 1792] * 2
 
 
 @pytest.mark.parametrize(

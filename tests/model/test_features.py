@@ -1,6 +1,7 @@
 """The features of problems and candidates."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from diode_lut.model.features import (
     JOINT_FEATURES,
     OF_BYTES_FEATURES,
     PROBLEM_FEATURES,
+    Candidates,
     Tiling,
     config_features,
     exp,
@@ -79,6 +81,26 @@ def test_what_is_not_tiled_has_no_joint_features() -> None:
     assert set(joint(ATEN).values()) == {0}
     column = dict(zip(CONFIG_FEATURES, config_features([ATEN])[:, 0].tolist(), strict=True))
     assert {name for name, value in column.items() if value} == {"aten"}
+
+
+def test_kernels_for_few_rows_have_tiles() -> None:
+    """A kernel for few rows is described by its columns and its steps along K, and is not called tiled."""
+    few = Config.parse("triton_few_rows 2x512 s4 w4")
+    column = dict(zip(CONFIG_FEATURES, config_features([few])[:, 0].tolist(), strict=True))
+    assert {name for name in ("aten", "tiled", "tma", "decompose_k") if column[name]} == set()
+    assert [column[f"log_{name}"] for name in ("block_n", "block_k", "num_warps")] == [1, 9, 2]
+    found = joint(few, MM._replace(m=3, n=1000, k=4096))
+    assert (found["log_tiles"], found["log_tile_rows"], found["log_steps"]) == (pytest.approx(math.log2(500)), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "applies"), [({}, True), ({"m": 5}, False), ({"layout": "nn"}, False), ({"epilogue": "light"}, False)]
+)
+def test_kernels_for_few_rows_apply_where_they_were_timed(changes: dict[str, Any], applies: bool) -> None:
+    """They are candidates for up to 4 rows, column-major B and no epilogue."""
+    candidates = Candidates([Config.parse("triton_few_rows 2x512 s4 w4"), ATEN], [0, 1], SM_90)
+    problem = MM._replace(m=4, dtype="bfloat16", layout="nt")._replace(**changes)
+    assert candidates.applicable(problem).tolist() == [applies, True]
 
 
 def test_problem_features_by_name() -> None:

@@ -1,5 +1,8 @@
 """The kinds of problems that a model knows."""
 
+import pytest
+
+from diode_lut.errors import ProblemError
 from diode_lut.model import MIN_PROBLEMS, Kind, kinds_of, unknown
 from diode_lut.problem import Problem
 
@@ -38,6 +41,15 @@ def test_sizes_of_what_is_not_learned_are_not_known() -> None:
     assert [kind.m for kind in kinds] == [(64, 63 + MIN_PROBLEMS)]
 
 
+def test_only_multiples_are_known() -> None:
+    """If all N or K learned from let threads load 16 bytes at once, or 8, then only such are known, with any M."""
+    layers = [Problem.of("mm", 1, n, k, dtype="bfloat16", layout="nt") for n, k in ((100, 64), (160, 256), (128, 192))]
+    kinds = kinds_of([*layers, layers[0]._replace(m=7)])
+    assert unknown(kinds, layers[0]._replace(m=5, n=104, k=72)) == ""
+    assert unknown(kinds, layers[0]._replace(n=102)) == "not trained for these sizes: n=102 is no multiple of 4"
+    assert unknown(kinds, layers[0]._replace(k=100)) == "not trained for these sizes: k=100 is no multiple of 8"
+
+
 def test_classes_of_epilogues_are_known_apart() -> None:
     """A class is known only for the ops, types and layouts that have problems with it, and has sizes of its own."""
     large, small = problems("mm", "nn", MIN_PROBLEMS, 4096), problems("mm", "nn", MIN_PROBLEMS, 64)
@@ -69,5 +81,10 @@ def test_kinds_survive_json() -> None:
     rows = [scaled("row", m) for m in range(1, 1 + MIN_PROBLEMS)]
     kinds = kinds_of([*mm, *(problem._replace(epilogue="heavy") for problem in mm), *rows])
     assert [Kind.from_json(kind.to_json()) for kind in kinds] == kinds
-    told = [[name for name in ("epilogue", "variant") if name in kind.to_json()] for kind in kinds]
-    assert told == [["epilogue"], [], ["variant"]]
+    told = [[name for name in ("epilogue", "variant", "k_multiple") if name in kind.to_json()] for kind in kinds]
+    assert told == [["epilogue", "k_multiple"], ["k_multiple"], ["variant", "k_multiple"]]
+    any_k = kinds[0]._replace(n_multiple=1, k_multiple=1)
+    assert Kind.from_json(any_k.to_json()) == any_k
+    assert not {"n_multiple", "k_multiple"} & any_k.to_json().keys()
+    with pytest.raises(ProblemError, match="multiples: 8 of n and 0 of k"):
+        Kind.from_json({**kinds[0].to_json(), "k_multiple": 0})

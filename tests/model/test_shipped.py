@@ -9,7 +9,7 @@ import pytest
 from diode_lut.dataset import Record, read_dataset
 from diode_lut.distill import Validation, validate
 from diode_lut.distill.examples import targets_of
-from diode_lut.model import TRAIN
+from diode_lut.model import TEST, TRAIN
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model
 from diode_lut.problem import NO_EPILOGUE
@@ -163,6 +163,24 @@ def test_padding_is_known(with_padding: Validation) -> None:
 def test_no_first_choice_failed(of_models: Validation, others_at_random: Validation, at_random: Validation) -> None:
     """No first choice is a config that had wrong results, or no kernel, when it was measured."""
     assert [each.failed for each in (of_models, others_at_random, at_random)] == [[], [], []]
+
+
+def test_few_rows_are_known() -> None:
+    """On GEMMs of few rows that it was not trained on, it answers, near the best, and no answer is slow."""
+    model = read_model(TABLES / "nvidia-h200-few-rows.mlp.safetensors")
+    dataset = read_dataset(DATASETS / "few-rows" / "nvidia-h200-masked.msgpack.zst")
+    assert [f"sha256:{dataset.digest}"] == model.provenance["datasets"]
+    assert {(kind.dtype, kind.layout, kind.k_multiple, max(kind.m) <= 8) for kind in model.kinds} == {
+        ("bfloat16", "nt", 8, True)
+    }
+    held_out = [each for each in targets_of(dataset) if model.split.group(each.problem) == TEST]
+    found = validate(model, held_out)
+    answered = found.answered()
+    assert len(answered.choices) > 60
+    assert good(answered) > 0.98
+    assert gain_over_all(found) > 1.13
+    assert found.failed == []
+    assert max(choice.time for choice in answered.choices) < 1.03
 
 
 @pytest.mark.slow

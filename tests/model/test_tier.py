@@ -144,6 +144,13 @@ def test_own_models_come_first_on_any_hardware(shipped_model: Path, tmp_path: Pa
     assert (decision.tier, decision.where) == ("model", str(mine))
 
 
+def test_a_model_of_fewer_problems_is_asked_first(shipped_model: Path) -> None:
+    """Of a device's models, the one whose name goes on after the other's is asked first."""
+    few = shipped_model.with_name("nvidia-h200-few-rows.mlp.safetensors")
+    write_model(model(), few)
+    assert [source.path for source in tiers_for(H200, ())[-1].sources] == [few, shipped_model]
+
+
 def test_tables_come_before_models(shipped_model: Path, table_file: Callable[..., Path]) -> None:
     """If a table covers the problem, no model answers, not even the user's own."""
     table_file("tables/nvidia-h200.json", {"op": "mm", "configs": [{"template": "aten"}]})

@@ -175,7 +175,7 @@ def test_types_that_numpy_does_not_have(path: Path, kind: str) -> None:
         (lambda fields: fields["kinds"].append(fields["kinds"][0]), "metadata: kinds: a kind is repeated"),
         (lambda fields: fields["candidates"].pop(3), "metadata: candidates: aten is not among them"),
         (lambda fields: fields["candidates"].append(fields["candidates"][3]), "candidates: a config is repeated"),
-        (lambda fields: fields["candidates"].reverse(), "metadata: candidates: tiled configs do not come first"),
+        (lambda fields: fields["candidates"].reverse(), "metadata: candidates: configs with tiles do not come first"),
         (
             lambda fields: fields["calibration"]["doubts"].append(1),
             "calibration: not ascending doubts, each with a confidence",
