@@ -4,8 +4,8 @@ The problems of a dataset that differ in M only are a family. The times are thos
 sweep scaled to them. A config that was not timed at some M counts as further behind the best than at the nearest M at
 which it was, by a tenth per factor of two; one that was timed nowhere in the family counts as slower than aten by a
 tenth.
-The decisions are made as for a dynamic M that is bounded by the family's, with the table and the model that are given.
-Run ``python tools/score_dynamic.py TABLE MODEL DATASET...``.
+The decisions are made as for a dynamic M that is bounded by the family's, with the table and the models that are given.
+Run ``python tools/score_dynamic.py TABLE MODEL... DATASET...``.
 """
 
 import math
@@ -20,6 +20,7 @@ from diode_lut.build.measurements import combined
 from diode_lut.dataset import current_records, read_dataset
 from diode_lut.decide.decide import PER_OCTAVE, Axis, Sources, Tier, decide
 from diode_lut.decide.sources import ModelSource, Source, TableSource, Threshold
+from diode_lut.model import SUFFIX
 from diode_lut.model.weights import read_model
 from diode_lut.problem import Problem
 from diode_lut.table import read_table
@@ -29,13 +30,13 @@ Family = Mapping[int, Mapping[Config, float]]  # per M the times of configs over
 _Choose = Callable[[Problem, Family], Mapping[int, Config]]  # the config for each M of a family
 
 
-def main(table: str, model: str, *datasets: str) -> None:
+def main(table: str, *others: str) -> None:
     """Print what each way to choose gains over aten: the geometric mean, the worst, and how many are slower."""
-    opened, ranks = read_table(Path(table)), read_model(Path(model))
-    both: tuple[Source, ...] = (TableSource(opened), ModelSource(ranks, opened.hardware))
-    families = families_in([Path(path) for path in datasets])
+    opened, models = read_table(Path(table)), [Path(path) for path in others if path.endswith(SUFFIX)]
+    all_: list[Source] = [TableSource(opened), *(ModelSource(read_model(path), opened.hardware) for path in models)]
+    families = families_in([Path(path) for path in others if not path.endswith(SUFFIX)])
     print(f"{len(families)} families, {sum(map(len, families.values()))} problems")
-    for name, asked in (("table and model", both), ("table", both[:1])):
+    for name, asked in (("table and models", all_), ("table", all_[:1])):
         sources = Sources(opened.hardware, [Tier(source.description(), (source,)) for source in asked])
         _score(f"one kernel, by {name}", families, partial(_over, sources))
         for most in (2, 3, 4):

@@ -1,9 +1,10 @@
-"""Cross-validates a model by layers: how good are its answers for an N and K that it was not trained on?
+"""Cross-validates a model by layers: how good are its first choices for an N and K that it was not trained on?
 
 ``python tools/score_layers.py DATASET... [--leave-out FAMILY] [--model FILE]`` trains five models as ``distill`` does,
-each without a fifth of the layers, and prints the gains over ``aten`` of their answers for these by default thresholds,
-beside the best gains measured, and those of the answers of a model in a file, which may have been trained on them. What
-a model does not answer counts as ``aten``. A problem with an answer that was not timed is left out.
+each without a fifth of the layers, and prints the gains over ``aten`` of their choices for these, beside the best gains
+measured, and those of the choices of a model in a file, which may have been trained on them. Where less than 2 % is
+expected, the choice is ``aten``. It prints the same for sizes that may change, without kernels for few rows. A problem
+with a choice that was not timed is left out.
 """
 
 import argparse
@@ -15,15 +16,17 @@ from pathlib import Path
 from statistics import fmean
 
 from diode_lut.dataset import read_dataset
-from diode_lut.distill import distill, validate
-from diode_lut.distill.examples import Target, targets_of
+from diode_lut.decide.sources import EXPECTED_GAIN
+from diode_lut.distill import distill
+from diode_lut.distill.examples import Target, targets_of, without_few_rows
 from diode_lut.model import TEST, TRAIN, Split, parse_family
 from diode_lut.model.ranking import Model
 from diode_lut.model.weights import read_model
 from diode_lut.problem import NO_EPILOGUE, Problem
+from diode_lut.templates.config import ATEN
 
 PARTS = 5
-SLOWER = math.log(1.03)  # of the time of an answer over that of aten, from which on the answer counts as slower
+SLOWER = math.log(1.03)  # of the time of a choice over that of aten, from which on the choice counts as slower
 
 
 class Layers(Split):
@@ -44,31 +47,32 @@ def main() -> None:
     options = parser.parse_args()
     datasets = [read_dataset(path) for path in options.datasets]
     splits = [Layers(part, 0.5, tuple(options.leave_out)) for part in range(PARTS)]
-    targets = [each for each in targets_of(*datasets) if splits[0].group(each.problem) in (TRAIN, TEST)]
-    shipped = {} if options.model is None else answers(read_model(options.model), targets)
-    trained: dict[Problem, float | None] = {}
-    for split in splits:
-        held_out = [target for target in targets if split.group(target.problem) == TEST]
-        trained |= answers(distill(datasets, split).model, held_out)
-    groups = defaultdict[tuple[bool, int], list[Target]](list)
-    for target in targets:
-        groups[target.problem.epilogue != NO_EPILOGUE, target.problem.m].append(target)
-    print("rows epilogue problems   best   gain slower", *(["  gain slower"] if shipped else []))
-    for (fused, rows), members in sorted(groups.items()):
-        timed = [each for each in members if None not in (trained[each.problem], shipped.get(each.problem, 0.0))]
-        columns = [f"{rows:4} {'yes' if fused else 'no':>8} {len(timed):8} {gain(each.best for each in timed):6.3f}"]
-        for times in (trained, shipped):
-            found = [time for each in timed if (time := times.get(each.problem)) is not None]
-            columns += [f"{gain(found):6.3f} {sum(time > SLOWER for time in found):6}"] if found else []
-        print(*columns)
+    constant = [each for each in targets_of(*datasets) if splits[0].group(each.problem) in (TRAIN, TEST)]
+    models = [distill(datasets, split).model for split in splits]
+    other = None if options.model is None else read_model(options.model)
+    changing = [each for each in map(without_few_rows, constant) if each is not None]
+    for title, targets in {"all sizes are constants": constant, "sizes may change": changing}.items():
+        groups = defaultdict[tuple[bool, int], list[tuple[float, ...]]](list)
+        for target in targets:
+            (model,) = (each for each, split in zip(models, splits, strict=True) if split.group(target.problem) == TEST)
+            times = [chosen(each, target) for each in (model, other) if each is not None]
+            known = tuple(time for time in times if time is not None)
+            if len(known) == len(times):
+                groups[target.problem.epilogue != NO_EPILOGUE, target.problem.m].append((target.best, *known))
+        print(f"{title}\nrows epilogue problems   best{'   gain slower' * (1 if other is None else 2)}")
+        for (fused, rows), found in sorted(groups.items()):
+            best, *choices = zip(*found, strict=True)
+            scores = [f"{gain(each):6.3f} {sum(time > SLOWER for time in each):6}" for each in choices]
+            print(f"{rows:4} {'yes' if fused else 'no':>8} {len(found):8} {gain(best):6.3f}", *scores)
 
 
-def answers(model: Model, targets: list[Target]) -> dict[Problem, float | None]:
-    """Return log(time / time of aten) of the answer for each problem, or None if it was not timed."""
-    times: dict[Problem, float | None] = dict.fromkeys((target.problem for target in targets), 0.0)
-    for choice in validate(model, targets).answered().choices:
-        times[choice.problem] = math.log(choice.time) if choice.timed else None
-    return times
+def chosen(model: Model, target: Target) -> float | None:
+    """Return log(time / time of aten) of the model's choice, or None if it was not timed."""
+    expected = model.times(target.problem, padding=False)
+    runnable = {config: time for config, time in expected.items() if target.few_rows or not config.kernel.few_rows}
+    config = min(runnable, key=runnable.__getitem__, default=ATEN)
+    clear = runnable.get(config, 1.0) * (1 + EXPECTED_GAIN) <= 1
+    return target.times.get(config if clear else ATEN)
 
 
 def gain(times: Iterable[float]) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from diode_lut.build.measurements import Array
 from diode_lut.dataset import Dataset
 from diode_lut.decide.sources import THRESHOLD, Threshold
-from diode_lut.distill.examples import Space, Target, choose, examples_of, targets_of
+from diode_lut.distill.examples import Space, Target, choose, examples_of, targets_of, without_few_rows
 from diode_lut.distill.training import Epoch, TrainingPlan, calibrate, one_thread, train_student
 from diode_lut.errors import DatasetError, ModelError, as_lines, counted
 from diode_lut.evaluate import geometric_mean
@@ -101,7 +101,8 @@ def distill(
     held_out = groups.get(TEST, [])
     test = examples_of([each.problem for each in held_out], space, held_out) if held_out else None
     report(f"{len(training)} training problems, {len(candidates)} candidates")
-    trained = train_student(training, test, space, plan, report)
+    again = [each for each in map(without_few_rows, training) if each is not None]  # the best where sizes may change
+    trained = train_student([*training, *again], test, space, plan, report)
     with one_thread():
         doubts, alone, followed = calibrate(trained)
         weights = trained.student.weights(*doubts)

@@ -6,6 +6,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ class Target(NamedTuple):
     ``times`` are log(time / time of aten) of configs, and ``best`` is the least. ``failed`` configs have no time. With
     an epilogue, only the best config for each tile and number of warps was timed, and ``estimated`` are the others.
     ``padded`` are the times of configs with a ``pad``, which are not in the network's training. A ``foreign`` problem
-    was measured on another device than the model's.
+    was measured on another device than the model's. Without ``few_rows``, the kernels for few rows are no candidates.
     """
 
     problem: Problem
@@ -48,6 +49,7 @@ class Target(NamedTuple):
     estimated: Mapping[Config, float] = MappingProxyType({})
     padded: Mapping[Config, float] = MappingProxyType({})
     foreign: bool = False
+    few_rows: bool = True
 
     @property
     def expected(self) -> dict[Config, float]:
@@ -91,6 +93,14 @@ def targets_of(*datasets: Iterable[Record]) -> list[Target]:
         }
         targets.append(target._replace(estimated=estimated))
     return targets
+
+
+def without_few_rows(target: Target) -> Target | None:
+    """Return the target without the kernels for few rows, which take constant sizes, or None if it has none."""
+    times = {config: time for config, time in target.times.items() if not config.kernel.few_rows}
+    if len(times) == len(target.times):
+        return None
+    return target._replace(times=times, best=min(times.values()), few_rows=False)
 
 
 def _accumulators(config: Config) -> tuple[object, ...]:
@@ -209,10 +219,13 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
     width = space.configs.shape[1]
     members = [family_of(problem) for problem in problems]
     joint, applies = [], []
-    for problem, member in zip(problems, members, strict=True):
+    for problem, member, target in zip_longest(problems, members, targets):
         family = space.families[member]
         joint.append(_padded(family.tiling.features(problem, space.hardware.sm_count), width))
-        applies.append(_padded(family.applicable(problem)[None], width)[0])
+        applicable = family.applicable(problem)
+        if target is not None and not target.few_rows:
+            applicable &= np.array([not config.kernel.few_rows for config in family.configs])
+        applies.append(_padded(applicable[None], width)[0])
     losses, known = [], []
     for target, member in zip(targets, members, strict=False):
         times, configs = target.expected, space.families[member].configs
@@ -229,7 +242,7 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
     numbers = {gemm: number for number, gemm in enumerate(dict.fromkeys(map(drawn_as, problems)))}
     features = np.hstack([problem_features(problem, space.hardware.sm_count) for problem in problems])
     foreign = np.array([target.foreign for target in targets] or [False] * len(problems))
-    applicable = np.stack(applies)
+    applied = np.stack(applies)
     return Examples(
         torch.tensor([numbers[drawn_as(problem)] for problem in problems]),
         torch.tensor([problem.epilogue != NO_EPILOGUE for problem in problems]),
@@ -237,8 +250,8 @@ def examples_of(problems: Sequence[Problem], space: Space, targets: Sequence[Tar
         torch.from_numpy(np.vstack((features[: space.features], foreign.astype(np.float32))).T.copy()),
         torch.tensor(members),
         torch.from_numpy(np.stack(joint)).transpose(1, 2).contiguous(),
-        torch.from_numpy(applicable),
-        torch.from_numpy(applicable & np.stack(known) if known else applicable),
+        torch.from_numpy(applied),
+        torch.from_numpy(applied & np.stack(known) if known else applied),
         torch.from_numpy(np.stack(losses)) if losses else torch.zeros(len(problems), width),
     )
 

@@ -6,7 +6,16 @@ import math
 import pytest
 
 from diode_lut.dataset import Record, Timing
-from diode_lut.distill.examples import MAX_CANDIDATES, MAX_LOSS, Space, Target, choose, examples_of, targets_of
+from diode_lut.distill.examples import (
+    MAX_CANDIDATES,
+    MAX_LOSS,
+    Space,
+    Target,
+    choose,
+    examples_of,
+    targets_of,
+    without_few_rows,
+)
 from diode_lut.hardware import architecture
 from diode_lut.model.features import families
 from diode_lut.problem import Problem
@@ -54,6 +63,20 @@ def test_problems_with_a_batch_have_candidates_of_their_own() -> None:
     found = choose([*targets, target(BMM, {BATCHED: -0.01})])
     assert len(found) == MAX_CANDIDATES + 1
     assert BATCHED in found
+
+
+def test_few_rows_are_learned_without_their_kernels_too() -> None:
+    """Without kernels for few rows, the best is another, and they neither apply nor are known."""
+    few, problem = Config.parse("triton_few_rows 2x512 s4 w4"), MM._replace(m=2, layout="nt")
+    found = target(problem, {few: -0.4, CONFIGS[0]: -0.1})
+    again = without_few_rows(found)
+    assert again is not None
+    assert (again.times, again.best) == ({ATEN: 0.0, CONFIGS[0]: -0.1}, -0.1)
+    assert without_few_rows(again) is None
+    space = Space.of(*families([few, CONFIGS[0], ATEN], architecture(H200.arch)), H200)
+    examples = examples_of([problem] * 2, space, [found, again])
+    assert examples.applies[:, :3].tolist() == examples.known[:, :3].tolist() == [[True] * 3, [False, True, True]]
+    assert examples.losses[:, 1].tolist() == pytest.approx([0.3, 0.0])
 
 
 def test_padding_has_no_part() -> None:
