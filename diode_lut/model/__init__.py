@@ -242,8 +242,10 @@ class Kind(NamedTuple):
                 raise ProblemError(f"{name}: {low!r} to {high!r} is not a range of sizes")
             ranges[name] = low, high
         kind = cls(**{**fields, **ranges})
-        if any(type(multiple) is not int or multiple < 1 for multiple in (kind.n_multiple, kind.k_multiple)):
-            raise ProblemError(f"multiples: {kind.n_multiple!r} of n and {kind.k_multiple!r} of k are not from 1 on")
+        for name in ("n_multiple", "k_multiple"):
+            multiple = getattr(kind, name)
+            if type(multiple) is not int or multiple < 1:
+                raise ProblemError(f"{name}: {multiple!r} is not a positive integer")
         b, m, n, k = (least for least, _ in kind.sizes)
         Problem.checked(kind.op, kind.dtype, kind.layout, kind.align, b, m, n, k, kind.epilogue, kind.variant)
         return kind
@@ -271,7 +273,7 @@ class Kind(NamedTuple):
                 return f"{name}={size} is outside {low} to {high}"
         for name, size, multiple in (("n", problem.n, self.n_multiple), ("k", problem.k, self.k_multiple)):
             if size % multiple:
-                return f"{name}={size} is no multiple of {multiple}"
+                return f"{name}={size} is not a multiple of {multiple}"
         return ""
 
 

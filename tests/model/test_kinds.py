@@ -46,8 +46,8 @@ def test_only_multiples_are_known() -> None:
     layers = [Problem.of("mm", 1, n, k, dtype="bfloat16", layout="nt") for n, k in ((100, 64), (160, 256), (128, 192))]
     kinds = kinds_of([*layers, layers[0]._replace(m=7)])
     assert unknown(kinds, layers[0]._replace(m=5, n=104, k=72)) == ""
-    assert unknown(kinds, layers[0]._replace(n=102)) == "not trained for these sizes: n=102 is no multiple of 4"
-    assert unknown(kinds, layers[0]._replace(k=100)) == "not trained for these sizes: k=100 is no multiple of 8"
+    assert unknown(kinds, layers[0]._replace(n=102)) == "not trained for these sizes: n=102 is not a multiple of 4"
+    assert unknown(kinds, layers[0]._replace(k=100)) == "not trained for these sizes: k=100 is not a multiple of 8"
 
 
 def test_classes_of_epilogues_are_known_apart() -> None:
@@ -86,5 +86,5 @@ def test_kinds_survive_json() -> None:
     any_k = kinds[0]._replace(n_multiple=1, k_multiple=1)
     assert Kind.from_json(any_k.to_json()) == any_k
     assert not {"n_multiple", "k_multiple"} & any_k.to_json().keys()
-    with pytest.raises(ProblemError, match="multiples: 8 of n and 0 of k"):
+    with pytest.raises(ProblemError, match="k_multiple: 0 is not a positive integer"):
         Kind.from_json({**kinds[0].to_json(), "k_multiple": 0})
