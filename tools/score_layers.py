@@ -42,7 +42,9 @@ def main() -> None:
     """Print the scores for each number of rows, without and with an epilogue."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", type=Path, nargs="+", metavar="DATASET")
-    parser.add_argument("--leave-out", type=parse_family, action="append", default=[], metavar="FAMILY")
+    parser.add_argument(
+        "--leave-out", type=parse_family, action="append", default=[], metavar="FAMILY", help="as for distill"
+    )
     parser.add_argument("--model", type=Path, metavar="FILE", help="compare with this model")
     options = parser.parse_args()
     datasets = [read_dataset(path) for path in options.datasets]
