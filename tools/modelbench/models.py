@@ -172,8 +172,13 @@ def _llama_decode(tiny: bool, sequences: int = 16, linear: Linear = plain_linear
     return Workload(model, (tokens, position, keys, values))
 
 
-def _llama_layers(tiny: bool, tokens: int, layers: int, **options: Any) -> Workload:
-    width, hidden, heads = (64, 128, (4, 2)) if tiny else (4096, 14_336, (32, 8))
+_Sizes = tuple[int, int, tuple[int, int]]  # the width, that of the MLP, and the heads of queries and of keys
+
+
+def _llama_layers(
+    tiny: bool, tokens: int, layers: int, sizes: _Sizes = (4096, 14_336, (32, 8)), **options: Any
+) -> Workload:
+    width, hidden, heads = (64, 128, (4, 2)) if tiny else sizes
     model = LlamaLayers(width, hidden, heads, 1 if tiny else layers, **options)
     return Workload(model, (torch.randn(tokens, width),))
 
@@ -306,6 +311,18 @@ ON_REQUEST = {
         for count in (1, 8, 16, 64)
     },
     **{
+        f"{name}-layers-{tokens}": Model(
+            f"{about}, 8 layers, {tokens} token{'s' if tokens > 1 else ''}",
+            partial(_llama_layers, tokens=tokens, layers=8, sizes=sizes),
+        )
+        for name, about, sizes in (
+            ("smollm2", "SmolLM2 360M", (960, 2560, (15, 5))),
+            ("tinyllama", "TinyLlama 1.1B", (2048, 5632, (32, 4))),
+            ("llama2", "Llama 2 13B", (5120, 13_824, (40, 40))),
+        )
+        for tokens in (1, 2, 4)
+    },
+    **{
         f"{name}-{images}": Model(
             f"{about}, {images} images, float16",
             partial(_timm, name=name, images=images),
@@ -336,4 +353,7 @@ ON_REQUEST = {
     ),
     "mlp": Model("MLP of 784, 500, 250 and 10, batch 2,048", _small(lambda: MLP(784, (500, 250), 10), (2048, 784))),
 }
-"""Models that are timed when they are asked for: with rows in float16 and float8, and small ones for compile times."""
+"""Models that are timed when they are asked for.
+
+They show float16, float8 and layers that no table has, and small ones show compile times.
+"""
