@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def predictions(data: Data) -> None:
-    """Print how well a kernel's times, cold and warm, tell what a program gains in a CUDA graph."""
+    """Print how well a kernel's times, cold, warm and their mean, tell what a program gains in a CUDA graph."""
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     programs = {record["program"]: record for record in data.usual}
     ratios = defaultdict(list)
@@ -52,7 +52,7 @@ def predictions(data: Data) -> None:
         for label, spent in times.items() if len(record["missing"]) <= 3 else ():  # else others change as well
             way, _, alone = label.partition(" ")
             rows = [data.measured[k] for k in ([alone] if alone else calls) if k in data.measured]
-            for timing in ("cold", "warm") if way in ("cold", "warm") else ():
+            for timing in ("cold", "warm", "us") if way in ("cold", "warm") else ():
                 told = [calls[row["kernel"]] * (row[timing][0] - row[timing][np.argmin(row[way])]) for row in rows]
                 points[f"{'kernel' if alone else 'program'}, {timing}"].append((sum(told), times["first"] - spent))
     for label, pairs in sorted(points.items()):

@@ -30,7 +30,7 @@ def main() -> None:
         torch=about["torch"],
         triton=about["triton"],
         cuda=f"{cuda[:-1]}.{cuda[-1]}",
-        benchmarker="tools/bench_generated.py, cold L2 cache",
+        benchmarker="tools/bench_generated.py, cold and warm L2 cache",
         measured_on=options.date,
     )
     with DatasetWriter(options.out, header) as writer:

@@ -3,7 +3,9 @@
 ``python tools/score_generated.py`` reads tools/modelbench/generated-nvidia-h100.jsonl.zst, made by bench_generated.py.
 Programs are divided into eight parts by family, and the models that are kept away are a ninth, of which no other part
 learns. What learns is scored on each part by what it learned from the kernels that no program of that part has. A
-program's score is the geometric mean of time over the best time measured, weighted by time in the program.
+program's score is the geometric mean of time over the best time measured, weighted by time in the program. A time is
+the mean of those with a cold L2 cache and right after the same kernel. With ``--shipped`` it scores the shipped tables
+and models on the device of ``--data`` instead.
 """
 
 import argparse
@@ -19,9 +21,13 @@ from modelbench.corpus import KEPT_AWAY
 from modelbench.records import Record, read
 
 from diode_lut.build.generated import rows_of_kernels
+from diode_lut.decide.catalog import tiers_for
+from diode_lut.decide.decide import Sources
+from diode_lut.decide.sources import THRESHOLD
 from diode_lut.hardware import Hardware
 from diode_lut.model.generated import fit_kernels
 from diode_lut.problem import MAX_SIZE, Problem
+from diode_lut.settings import MODEL, SAME_ARCH, TIERS
 from diode_lut.table.lookup import Index
 from diode_lut.templates.config import DEFAULT, Config
 
@@ -39,16 +45,19 @@ class Data:
 
     def __init__(self, path: Path) -> None:
         records = [*read([path])]
+        self.device: str = records[0]["device"]
         self.measured = {record["kernel"]: record for record in records if "cold" in record}
+        for record in self.measured.values():
+            record["us"] = [(cold + warm) / 2 for cold, warm in zip(record["cold"], record["warm"], strict=True)]
         self.programs = [record for record in records if "kernels" in record]
         self.usual = [record for record in self.programs if not record["variant"]]
         self.replayed = [record for record in records if "replayed" in record]
-        self.kernels = [each for each in self.measured.values() if len(each["cold"]) > 1 and len(each["blocks"]) < 3]
+        self.kernels = [each for each in self.measured.values() if len(each["us"]) > 1 and len(each["blocks"]) < 3]
         self.index = {record["kernel"]: number for number, record in enumerate(self.kernels)}
         self.names = [[tuple(config) for config in record["configs"]] for record in self.kernels]
         self.loss = np.full((len(self.kernels), max(map(len, self.names))), np.inf)
         for row, record in zip(self.loss, self.kernels, strict=True):
-            row[: len(record["cold"])] = np.log(np.array(record["cold"]) / min(record["cold"]))
+            row[: len(record["us"])] = np.log(np.array(record["us"]) / min(record["us"]))
         families = sorted({family(each["program"]) for each in self.programs if each["program"] not in KEPT_AWAY})
         order = np.random.default_rng(0).permutation(len(families)).tolist()
         self.fold = {name: place % FOLDS for name, place in zip(families, order, strict=True)}
@@ -73,7 +82,7 @@ class Data:
     def spent(self, program: Record) -> tuple[list[int], npt.NDArray[np.float64]]:
         """The program's kernels, and the time that each takes in it at best."""
         calls = {self.index[kernel]: n for kernel, n in program["kernels"].items() if kernel in self.index}
-        return list(calls), np.array([n * min(self.kernels[row]["cold"]) for row, n in calls.items()])
+        return list(calls), np.array([n * min(self.kernels[row]["us"]) for row, n in calls.items()])
 
     def score(self, picks: Picks, kinds: Sequence[str]) -> dict[str, float]:
         """Of each program, the geometric mean of time over the best, for its kernels of some kinds."""
@@ -148,9 +157,9 @@ def timings(data: Data) -> dict[int, tuple[Problem, dict[Config, float]]]:
     for number, record in enumerate(data.kernels):
         problem = problem_of(record)
         if problem is not None and record["kernel"] in usual:
-            times = {DEFAULT: record["cold"][0]}
+            times = {DEFAULT: record["us"][0]}
             for each in (other.get(number, number), number):
-                times |= dict(zip(configs_of(data.kernels[each]), data.kernels[each]["cold"], strict=False))
+                times |= dict(zip(configs_of(data.kernels[each]), data.kernels[each]["us"], strict=False))
             found[number] = problem, times
     return found
 
@@ -182,6 +191,29 @@ def answered(data: Data, otherwise: Picks) -> tuple[Picks, Picks, Picks, Picks]:
     return by_rows, regressed, both, for_any
 
 
+def show_shipped(data: Data) -> None:
+    """Print times over the best by kernel, and weighted by time in programs, for kernels that tables or models answer.
+
+    The first line is of Inductor's first configs, the second of answers without the device's own tables.
+    """
+    hardware = HARDWARE._replace(name=data.device)
+    everything, others = (Sources(hardware, tiers_for(hardware, (), tiers)) for tiers in (TIERS, (SAME_ARCH, MODEL)))
+    found: dict[int, list[int]] = {}
+    for number, record in enumerate(data.kernels):
+        if (problem := problem_of(record)) is not None:
+            names, picks = configs_of(record), [0]
+            for sources in (others, everything):
+                answer = sources.first_answer(problem, THRESHOLD, padding=False)
+                picks += [names.index(config) for config in answer.configs if config in names][:1]
+            if len(picks) == 3:
+                found[number] = picks
+    weights = data.weight[[*found]]
+    print(f"{len(found)} kernels of {data.device:13} by kernel  by time")
+    for place, name in enumerate(("Inductor's first", "other devices' tables, models", "all")):
+        lost = [data.loss[number, picks[place]] for number, picks in found.items()]
+        print(f"{name:30} {exp(np.mean(lost)):9.4f} {exp(np.average(lost, weights=weights)):8.4f}")
+
+
 def show(data: Data, name: str, picks: Picks) -> None:
     """Print a line: models, their 90th percentile, those kept away, other programs, kinds, and the worst model."""
     picks = np.broadcast_to(picks, data.held.shape)
@@ -201,14 +233,19 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--shipped", action="store_true", help="score the shipped tables and models")
     arguments = parser.parse_args()
     data = Data(arguments.data)
+    if arguments.shipped:
+        show_shipped(data)
+        return
     print(f"{len(data.measured)} kernels, {len(data.usual)} programs, {len(data.fold)} families")
     print(f"{'':30}    models       p90      away    pieces pointwise    looped persistent worst model")
     own = np.array([np.argmin(record["warm"][: record["own"]]) for record in data.kernels])
     show(data, "Inductor's first config", np.zeros(len(own), np.int64))
     show(data, "Inductor's, benchmarked warm", own)
-    show(data, "all configs, benchmarked warm", np.array([np.argmin(record["warm"]) for record in data.kernels]))
+    for cache in ("cold", "warm"):
+        show(data, f"all configs, {cache}", np.array([np.argmin(record[cache]) for record in data.kernels]))
     ways = ("rows", "regressions", "rows, then regressions", "regressions for any x")
     for name, picks in zip(ways, answered(data, own), strict=True):
         show(data, name, picks)

@@ -1,6 +1,9 @@
 """Timing launches on a GPU: the kernels of a problem take turns in rounds.
 
-Kernels that Inductor generated are timed alone. Their numbers are normally distributed, indices and masks zero.
+Kernels that Inductor generated are timed alone. Their numbers are normally distributed, indices and masks zero. Their
+time is the mean of two: with a cold L2 cache, and right after the same launch. In a program, the kernel before often
+leaves part of what they read in the cache. There, a GPU may start blocks more slowly than small blocks end, which a
+cold cache hides.
 """
 
 from __future__ import annotations
@@ -64,25 +67,28 @@ class Bench:
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e6
 
-    def rounds(self, functions: Sequence[Launch], count: int) -> Nanoseconds:
-        """Return nanoseconds of each function (columns) by round (rows), shuffled. Late rounds are tried again."""
+    def rounds(self, functions: Sequence[Launch], count: int, *, warm: bool = False) -> Nanoseconds:
+        """Return nanoseconds of each function (columns) by round (rows), shuffled. Late rounds are tried again.
+
+        The L2 cache is cold, or ``warm`` from the same function.
+        """
         times = np.empty((count, len(functions)))
         lead = _LEAD_CYCLES
         for row in times:
             for _ in range(_TRIES):
-                if self._round(functions, row, lead):
+                if self._round(functions, row, lead, warm):
                     break
                 lead = min(2 * lead, _LEAD_CYCLES << _TRIES)
         return times
 
-    def _round(self, functions: Sequence[Launch], row: Nanoseconds, lead: int) -> bool:
+    def _round(self, functions: Sequence[Launch], row: Nanoseconds, lead: int, warm: bool) -> bool:
         """Time each function once. Return False if the GPU got to a function before the CPU had launched it."""
         order = self._order.permutation(len(functions))
         events = self._some_events(len(functions))
         ahead = True
         torch.cuda._sleep(lead)  # type: ignore[no-untyped-call]
         for number, (start, end) in zip(order, events, strict=True):
-            self._flushed.zero_()
+            (functions[number] if warm else self._flushed.zero_)()
             start.record()
             functions[number]()
             end.record()
@@ -146,18 +152,21 @@ _MAX_STANDARD_ERROR = 0.004  # of each contender's median, relative to it, until
 _CONTENDER_FACTOR = 1.06  # configs within this factor of the best are contenders, and so is the baseline
 
 
-def medians(launches: Sequence[Launch], bench: Bench) -> list[float]:
-    """Return carefully measured median nanoseconds of each launch, the baseline first. Contenders get more rounds."""
+def medians(launches: Sequence[Launch], bench: Bench, *, warm: bool = False) -> list[float]:
+    """Return carefully measured median nanoseconds of each launch, the baseline first. Contenders get more rounds.
+
+    The L2 cache is cold, or ``warm`` from the same launch.
+    """
     for launch in launches:
         launch()
-    columns: list[Nanoseconds] = list(bench.rounds(launches, _ROUNDS).T)
+    columns: list[Nanoseconds] = list(bench.rounds(launches, _ROUNDS, warm=warm).T)
     running = list(range(len(launches)))
     for _ in range(_ROUNDS, _MAX_ROUNDS, _ROUNDS):
         middle = np.array([np.median(column) for column in columns])
         running = [number for number in running if middle[number] <= _CONTENDER_FACTOR * middle.min() or number == 0]
         if all(_standard_error(columns[number]) <= _MAX_STANDARD_ERROR * middle[number] for number in running):
             break
-        more = bench.rounds([launches[number] for number in running], _ROUNDS)
+        more = bench.rounds([launches[number] for number in running], _ROUNDS, warm=warm)
         for number, column in zip(running, more.T, strict=True):
             columns[number] = np.concatenate([columns[number], column])
     return [float(np.median(column)) for column in columns]
@@ -235,8 +244,8 @@ def measure_kernel(kernel: RecordedKernel, task: Task, device: str, watch: Watch
         if len(launches) == 1 and not task.configs:
             raise CollectError("no config that a table can name computes the same")
         with watch(problem):
-            times = medians([*launches.values()], bench)
-    timings = (Timing.of(config, round(ns)) for config, ns in zip(launches, times, strict=True))
+            cold, warm = (medians([*launches.values()], bench, warm=warm) for warm in (False, True))
+    timings = (Timing.of(config, round((a + b) / 2)) for config, a, b in zip(launches, cold, warm, strict=True))
     return Record(problem, (*timings, *failures), "final")
 
 

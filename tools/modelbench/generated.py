@@ -395,7 +395,7 @@ def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
     last = bench.rounds([launches[number] for number in finalists], LAST_ROUNDS)
     for number, column in zip(finalists, last.T.tolist(), strict=True):
         cold[number] = median(column) / 1000
-    warm = [median(column) / 1000 for column in _warm_rounds(bench, launches, ROUNDS)]
+    warm = [median(column) / 1000 for column in bench.rounds(launches, ROUNDS, warm=True).T.tolist()]
     return {
         **about,
         "blocks": list(about["configs"][0])[:-2],
@@ -405,30 +405,6 @@ def measure(kernel: Loaded, bench: Bench) -> dict[str, Any]:
         "cold": [round(each, 3) for each in cold],
         "warm": [round(each, 3) for each in warm],
     }
-
-
-def _warm_rounds(bench: Bench, launches: Sequence[Callable[[], object]], count: int) -> list[list[float]]:
-    """Nanoseconds of each launch right after the same launch, by launch; the GPU waits until all are launched."""
-    times: list[list[float]] = [[] for _ in launches]
-    events = bench._some_events(len(launches))
-    lead = 500_000 + 60_000 * len(launches)
-    for _ in range(count):
-        order = bench._order.permutation(len(launches))
-        for _ in range(4):
-            torch.cuda._sleep(lead)  # type: ignore[no-untyped-call]
-            for number, (start, end) in zip(order, events, strict=True):
-                launches[number]()
-                start.record()
-                launches[number]()
-                end.record()
-            ahead = not events[0][0].query()
-            torch.cuda.synchronize()
-            if ahead:
-                break
-            lead *= 2
-        for number, (start, end) in zip(order, events, strict=True):
-            times[number].append(start.elapsed_time(end) * 1e6)
-    return times
 
 
 def replay(program: Captured, kernels: Path, measured: Mapping[str, dict[str, Any]], bench: Bench) -> dict[str, Any]:
