@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -152,6 +153,15 @@ def test_a_problem_too_large_is_skipped(tmp_path: Path) -> None:
         outcomes += each.outcomes
     status = {(outcome.problem, outcome.status) for outcome in outcomes}
     assert status == {(too_large, "skipped"), (problem(64), "measured")}
+
+
+def test_a_warm_launch_follows_the_same_launch() -> None:
+    """The other launches of a round come before or after the two."""
+    launched: list[int] = []
+    Bench().rounds([partial(launched.append, number) for number in range(3)], 4, warm=True)
+    pairs = [*zip(launched[::2], launched[1::2], strict=True)]
+    assert len(pairs) >= 12
+    assert all(before == timed for before, timed in pairs)
 
 
 def test_a_late_cpu_is_not_timed() -> None:
