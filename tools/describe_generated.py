@@ -52,7 +52,7 @@ def predictions(data: Data) -> None:
         for label, spent in times.items() if len(record["missing"]) <= 3 else ():  # else others change as well
             way, _, alone = label.partition(" ")
             rows = [data.measured[k] for k in ([alone] if alone else calls) if k in data.measured]
-            for timing in ("cold", "warm", "us") if way in ("cold", "warm") else ():
+            for timing in ("cold", "warm", "mean") if way in ("cold", "warm") else ():
                 told = [calls[row["kernel"]] * (row[timing][0] - row[timing][np.argmin(row[way])]) for row in rows]
                 points[f"{'kernel' if alone else 'program'}, {timing}"].append((sum(told), times["first"] - spent))
     for label, pairs in sorted(points.items()):

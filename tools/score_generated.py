@@ -48,16 +48,16 @@ class Data:
         self.device: str = records[0]["device"]
         self.measured = {record["kernel"]: record for record in records if "cold" in record}
         for record in self.measured.values():
-            record["us"] = [(cold + warm) / 2 for cold, warm in zip(record["cold"], record["warm"], strict=True)]
+            record["mean"] = [(cold + warm) / 2 for cold, warm in zip(record["cold"], record["warm"], strict=True)]
         self.programs = [record for record in records if "kernels" in record]
         self.usual = [record for record in self.programs if not record["variant"]]
         self.replayed = [record for record in records if "replayed" in record]
-        self.kernels = [each for each in self.measured.values() if len(each["us"]) > 1 and len(each["blocks"]) < 3]
+        self.kernels = [each for each in self.measured.values() if len(each["mean"]) > 1 and len(each["blocks"]) < 3]
         self.index = {record["kernel"]: number for number, record in enumerate(self.kernels)}
         self.names = [[tuple(config) for config in record["configs"]] for record in self.kernels]
         self.loss = np.full((len(self.kernels), max(map(len, self.names))), np.inf)
         for row, record in zip(self.loss, self.kernels, strict=True):
-            row[: len(record["us"])] = np.log(np.array(record["us"]) / min(record["us"]))
+            row[: len(record["mean"])] = np.log(np.array(record["mean"]) / min(record["mean"]))
         families = sorted({family(each["program"]) for each in self.programs if each["program"] not in KEPT_AWAY})
         order = np.random.default_rng(0).permutation(len(families)).tolist()
         self.fold = {name: place % FOLDS for name, place in zip(families, order, strict=True)}
@@ -82,7 +82,7 @@ class Data:
     def spent(self, program: Record) -> tuple[list[int], npt.NDArray[np.float64]]:
         """The program's kernels, and the time that each takes in it at best."""
         calls = {self.index[kernel]: n for kernel, n in program["kernels"].items() if kernel in self.index}
-        return list(calls), np.array([n * min(self.kernels[row]["us"]) for row, n in calls.items()])
+        return list(calls), np.array([n * min(self.kernels[row]["mean"]) for row, n in calls.items()])
 
     def score(self, picks: Picks, kinds: Sequence[str]) -> dict[str, float]:
         """Of each program, the geometric mean of time over the best, for its kernels of some kinds."""
@@ -157,9 +157,9 @@ def timings(data: Data) -> dict[int, tuple[Problem, dict[Config, float]]]:
     for number, record in enumerate(data.kernels):
         problem = problem_of(record)
         if problem is not None and record["kernel"] in usual:
-            times = {DEFAULT: record["us"][0]}
+            times = {DEFAULT: record["mean"][0]}
             for each in (other.get(number, number), number):
-                times |= dict(zip(configs_of(data.kernels[each]), data.kernels[each]["us"], strict=False))
+                times |= dict(zip(configs_of(data.kernels[each]), data.kernels[each]["mean"], strict=False))
             found[number] = problem, times
     return found
 

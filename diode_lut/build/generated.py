@@ -74,8 +74,8 @@ class _Kernels(NamedTuple):
     sizes: Mapping[str, npt.NDArray[np.int64]]
     configs: Sequence[Config]
     losses: Losses
-    share: float = LEAST_SHARE
-    saving: float = LEAST_SAVING
+    share: float
+    saving: float
 
     def form(self, config: Config) -> str:
         """Return the config's template. All configs of a split have one form."""
